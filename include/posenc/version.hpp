@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// The version of posenc; the build system reads the three numbers from here and from nowhere else.
+#pragma once
+
+#define POSENC_VERSION_MAJOR 0
+#define POSENC_VERSION_MINOR 1
+#define POSENC_VERSION_PATCH 0
