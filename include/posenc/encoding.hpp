@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// The four doors through which a positional encoding enters attention, as concepts; and combine().
+///
+/// | door | what it does | const members of the encoding |
+/// |---|---|---|
+/// | embed | x_i ← x_i + p_i, before the projections | `embed(std::span<S> row, position p)` |
+/// | rotate | q_i ← R(i) q_i, k_j ← R(j) k_j | `rotate(std::span<S> head, position p)`, or `rotate_query` and
+/// `rotate_key` | | bias | s_ij ← s_ij + b_h(i, j) | `bias(int head, position offset)` or `bias(int head,
+/// position query, position key)`; content: `relative_key(int head, position offset)`, `relative_value(int
+/// head, position offset)` | | scale | s_ij ← τ_i s_ij | `scale(position query)` |
+///
+/// `offset` is key position − query position: negative looks back. A bias is indexed by *query* head and is
+/// added after scale and softcap. `relative_key` returns a row r (as wide as a key) that is added to the key
+/// inside q·k, before the scale, and meets the query as it was before any rotation; `relative_value` a row
+/// added to the value.
+///
+/// An encoding is a plain value that opens one or more doors; a closed door costs nothing. To write one of
+/// your own, write a struct with one of these members: examples/own_encoding.cpp.
+#pragma once
+
+#include <concepts>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include <posenc/positions.hpp>
+
+namespace posenc::inline v0_1 {
+
+namespace detail {
+// E may be const-qualified: the doors are asked of const E, the misspelt-const check asks E.
+template <class E, class S>
+concept can_embed = requires(E& e, std::span<S> row, position p) {
+  e.embed(row, p);
+};
+template <class E, class S>
+concept can_rotate_both = requires(E& e, std::span<S> head, position p) {
+  e.rotate(head, p);
+};
+template <class E, class S>
+concept can_rotate_sides = requires(E& e, std::span<S> head, position p) {
+  e.rotate_query(head, p);
+  e.rotate_key(head, p);
+};
+template <class E>
+concept can_bias_by_offset = requires(E& e, int head, position offset) {
+  e.bias(head, offset);
+};
+template <class E>
+concept can_bias_by_pair = requires(E& e, int head, position query, position key) {
+  e.bias(head, query, key);
+};
+template <class E>
+concept can_relative_key = requires(E& e, int head, position offset) {
+  e.relative_key(head, offset)[0];
+};
+template <class E>
+concept can_relative_value = requires(E& e, int head, position offset) {
+  e.relative_value(head, offset)[0];
+};
+template <class E>
+concept can_scale = requires(E& e, position query) {
+  e.scale(query);
+};
+}  // namespace detail
+
+/// Door *embed*: adds a vector to a token's embedding of scalar S.
+template <class E, class S>
+concept embeds = detail::can_embed<const E, S>;
+
+/// Door *rotate*: turns query and key heads of scalar S.
+template <class E, class S>
+concept rotates = detail::can_rotate_both<const E, S> || detail::can_rotate_sides<const E, S>;
+
+/// Door *bias*, translation-invariant form: a function of head and key − query. Fused kernels turn it into
+/// one diagonal.
+template <class E>
+concept biases_by_offset = detail::can_bias_by_offset<const E>;
+
+/// Door *bias*, any form that adds a number to the score.
+template <class E>
+concept biases = biases_by_offset<E> || detail::can_bias_by_pair<const E>;
+
+/// Door *bias*, content form (Shaw's q·r): adds a row to the key inside the dot product.
+template <class E>
+concept has_relative_key = detail::can_relative_key<const E>;
+
+/// The value side of the content form: adds a row to the value.
+template <class E>
+concept has_relative_value = detail::can_relative_value<const E>;
+
+/// Door *scale*: a factor on the score that may depend on the query's position.
+template <class E>
+concept scales = detail::can_scale<const E>;
+
+/// No positional encoding at all: the one type that may leave every door closed.
+struct no_encoding {};
+
+/// A type that opens at least one door for scalar S, or no_encoding.
+template <class E, class S>
+concept encoding_for = std::same_as<E, no_encoding> || embeds<E, S> || rotates<E, S> || biases<E> ||
+    has_relative_key<E> || has_relative_value<E> || scales<E>;
+
+namespace detail {
+
+/// True when a door is open on a mutable E but closed on a const E: nearly always a forgotten `const`, which
+/// would make the door do nothing, silently.
+template <class E, class S>
+inline constexpr bool lost_const = (can_embed<E, S> && !can_embed<const E, S>) ||
+                                   (can_rotate_both<E, S> && !can_rotate_both<const E, S>) ||
+                                   (can_rotate_sides<E, S> && !can_rotate_sides<const E, S>) ||
+                                   (can_bias_by_offset<E> && !can_bias_by_offset<const E>) ||
+                                   (can_bias_by_pair<E> && !can_bias_by_pair<const E>) ||
+                                   (can_relative_key<E> && !can_relative_key<const E>) ||
+                                   (can_relative_value<E> && !can_relative_value<const E>) ||
+                                   (can_scale<E> && !can_scale<const E>);
+
+/// Refuses, at compile time and in words, a type that cannot take part.
+template <class E, class S>
+consteval bool check_encoding() {
+  static_assert(encoding_for<E, S>,
+                "posenc: this type opens no door. An encoding has at least one of these const members: "
+                "embed(std::span<S> row, position p); "
+                "rotate(std::span<S> head, position p), or rotate_query and rotate_key; "
+                "bias(int head, position offset) or bias(int head, position query, position key), "
+                "relative_key(int head, position offset), relative_value(int head, position offset); "
+                "scale(position query). For no positions at all pass posenc::no_encoding.");
+  static_assert(
+      !lost_const<E, S>,
+      "posenc: a door of this encoding is not const and would be ignored. Make its member function const.");
+  return true;
+}
+
+template <class E, class S>
+void rotate_query(const E& encoding, std::span<S> head, position p) {
+  if constexpr (can_rotate_sides<const E, S>)
+    encoding.rotate_query(head, p);
+  else if constexpr (can_rotate_both<const E, S>)
+    encoding.rotate(head, p);
+}
+
+template <class E, class S>
+void rotate_key(const E& encoding, std::span<S> head, position p) {
+  if constexpr (can_rotate_sides<const E, S>)
+    encoding.rotate_key(head, p);
+  else if constexpr (can_rotate_both<const E, S>)
+    encoding.rotate(head, p);
+}
+
+/// The bias of an encoding in either form.
+template <biases E>
+[[nodiscard]] auto bias_of(const E& encoding, int head, position query, position key) {
+  if constexpr (biases_by_offset<E>)
+    return encoding.bias(head, key - query);
+  else
+    return encoding.bias(head, query, key);
+}
+
+/// a + b and a·b as values: an expression that refers to temporaries must not leave a function.
+template <class A, class B>
+struct value_of : std::common_type<A, B> {};
+template <class A>
+struct value_of<A, A> {
+  using type = A;
+};
+template <class A, class B>
+using value_of_t = typename value_of<std::remove_cvref_t<A>, std::remove_cvref_t<B>>::type;
+template <class A, class B>
+[[nodiscard]] value_of_t<A, B> plus(const A& a, const B& b) {
+  return static_cast<value_of_t<A, B>>(a + b);
+}
+template <class A, class B>
+[[nodiscard]] value_of_t<A, B> times(const A& a, const B& b) {
+  return static_cast<value_of_t<A, B>>(a * b);
+}
+
+}  // namespace detail
+
+/// Two encodings as one: opens the doors of both. Embeddings and biases add, scales multiply, rotations
+/// follow one another (first a, then b). Made by combine().
+template <class A, class B>
+struct combined {
+  A first;
+  B second;
+
+  template <class S>
+  requires(embeds<A, S> || embeds<B, S>) void embed(std::span<S> row, position p) const {
+    if constexpr (embeds<A, S>) first.embed(row, p);
+    if constexpr (embeds<B, S>) second.embed(row, p);
+  }
+
+  template <class S>
+  requires(rotates<A, S> || rotates<B, S>) void rotate_query(std::span<S> head, position p) const {
+    detail::rotate_query(first, head, p);
+    detail::rotate_query(second, head, p);
+  }
+
+  template <class S>
+  requires(rotates<A, S> || rotates<B, S>) void rotate_key(std::span<S> head, position p) const {
+    detail::rotate_key(first, head, p);
+    detail::rotate_key(second, head, p);
+  }
+
+  /// Stays translation-invariant when every bias that takes part is.
+  [[nodiscard]] auto bias(int head, position offset) const
+      requires((biases<A> || biases<B>)&&(biases_by_offset<A> || !biases<A>)&&(biases_by_offset<B> ||
+                                                                               !biases<B>)) {
+    if constexpr (biases<A> && biases<B>)
+      return detail::plus(first.bias(head, offset), second.bias(head, offset));
+    else if constexpr (biases<A>)
+      return first.bias(head, offset);
+    else
+      return second.bias(head, offset);
+  }
+
+  [[nodiscard]] auto bias(int head, position query, position key) const requires(biases<A> || biases<B>) {
+    if constexpr (biases<A> && biases<B>)
+      return detail::plus(detail::bias_of(first, head, query, key),
+                          detail::bias_of(second, head, query, key));
+    else if constexpr (biases<A>)
+      return detail::bias_of(first, head, query, key);
+    else
+      return detail::bias_of(second, head, query, key);
+  }
+
+  [[nodiscard]] auto relative_key(int head, position offset) const
+      requires(has_relative_key<A> || has_relative_key<B>) {
+    static_assert(!(has_relative_key<A> && has_relative_key<B>),
+                  "posenc: combine takes one relative_key at most");
+    if constexpr (has_relative_key<A>)
+      return first.relative_key(head, offset);
+    else
+      return second.relative_key(head, offset);
+  }
+
+  [[nodiscard]] auto relative_value(int head, position offset) const
+      requires(has_relative_value<A> || has_relative_value<B>) {
+    static_assert(!(has_relative_value<A> && has_relative_value<B>),
+                  "posenc: combine takes one relative_value at most");
+    if constexpr (has_relative_value<A>)
+      return first.relative_value(head, offset);
+    else
+      return second.relative_value(head, offset);
+  }
+
+  [[nodiscard]] auto scale(position query) const requires(scales<A> || scales<B>) {
+    if constexpr (scales<A> && scales<B>)
+      return detail::times(first.scale(query), second.scale(query));
+    else if constexpr (scales<A>)
+      return first.scale(query);
+    else
+      return second.scale(query);
+  }
+};
+
+/// Opens the doors of all encodings given: combine(a, b, c) is combine(a, combine(b, c)).
+template <class A, class B>
+[[nodiscard]] combined<std::decay_t<A>, std::decay_t<B>> combine(A&& a, B&& b) {
+  return {std::forward<A>(a), std::forward<B>(b)};
+}
+template <class A, class B, class... Rest>
+[[nodiscard]] auto combine(A&& a, B&& b, Rest&&... rest) {
+  return posenc::combine(std::forward<A>(a),
+                         posenc::combine(std::forward<B>(b), std::forward<Rest>(rest)...));
+}
+
+}  // namespace posenc::inline v0_1

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// Where tokens stand. Positions are 64-bit token indexes, always explicit, never inferred from a row number:
+/// causality, windows, biases and rotations all come from here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <posenc/errors.hpp>
+
+namespace posenc::inline v0_1 {
+
+/// The place of a token in its sequence, in tokens; may be negative. |position| ≤ 2^62, so that differences
+/// never overflow.
+using position = std::int64_t;
+
+/// Counts and strides, in elements.
+using index_t = std::ptrdiff_t;
+
+/// The largest |position| an attention call accepts.
+inline constexpr position position_limit = position{1} << 62;
+
+/// The positions of the rows of a tensor: a run (first, first+1, …), one explicit position per row, or not
+/// given. A view: explicit positions stay in the caller's memory.
+///
+///     options.query_positions = posenc::positions::from(4096);     // 4096, 4097, …
+///     options.key_positions = posenc::positions::each(my_vector);  // my_vector[row]
+class positions {
+ public:
+  /// Not given: an attention call then puts the keys at 0…n_k−1 and the queries on the last n_q of the keys'
+  /// positions.
+  constexpr positions() = default;
+
+  /// The run first, first+1, …, as long as the tensor it describes.
+  [[nodiscard]] static constexpr positions from(position first) noexcept {
+    positions result;
+    result.first_ = first;
+    result.kind_ = kind::run;
+    return result;
+  }
+
+  /// One position per row, in any order; repeats are allowed.
+  [[nodiscard]] static constexpr positions each(std::span<const position> of_rows) noexcept {
+    positions result;
+    result.of_rows_ = of_rows;
+    result.kind_ = kind::each;
+    return result;
+  }
+  [[nodiscard]] static positions each(const std::vector<position>& of_rows) noexcept {
+    return each(std::span<const position>(of_rows));
+  }
+  static positions each(std::vector<position>&&) = delete;  // would dangle
+
+  [[nodiscard]] constexpr bool given() const noexcept { return kind_ != kind::none; }
+
+  /// True for a run; explicit positions that happen to be consecutive are turned into a run by resolve().
+  [[nodiscard]] constexpr bool is_run() const noexcept { return kind_ == kind::run; }
+
+  /// The explicit positions; empty for a run.
+  [[nodiscard]] constexpr std::span<const position> explicit_positions() const noexcept { return of_rows_; }
+
+  /// The position of `row`. Only for positions that are given.
+  [[nodiscard]] constexpr position operator[](index_t row) const noexcept {
+    return kind_ == kind::run ? first_ + row : of_rows_[static_cast<std::size_t>(row)];
+  }
+
+  /// These positions checked against a tensor of `rows` rows; consecutive explicit positions become a run.
+  /// \throws std::invalid_argument when the number of explicit positions is not `rows` or one is beyond
+  /// ±2^62.
+  [[nodiscard]] positions resolve(index_t rows, const char* what) const {
+    if (kind_ == kind::run) {
+      detail::require(first_ >= -position_limit && first_ <= position_limit - rows, what,
+                      " positions start at ", first_, " and have ", rows, " rows: beyond ±2^62");
+      return *this;
+    }
+    const auto count = static_cast<index_t>(of_rows_.size());
+    detail::require(count == rows, what, " positions: ", count, " given for ", rows, " rows");
+    bool consecutive = count > 0;
+    for (index_t row = 0; row < count; ++row) {
+      const position here = (*this)[row];
+      detail::require(here >= -position_limit && here <= position_limit, what, " position ", here, " of row ",
+                      row, " is beyond ±2^62");
+      consecutive = consecutive && here == of_rows_[0] + row;
+    }
+    return consecutive ? from(of_rows_[0]) : *this;
+  }
+
+ private:
+  enum class kind : unsigned char { none, run, each };
+  std::span<const position> of_rows_{};
+  position first_ = 0;
+  kind kind_ = kind::none;
+};
+
+}  // namespace posenc::inline v0_1

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// Which two channels of a head turn together. Mixing up the two conventions gives fluent nonsense, so
+/// nothing in posenc has a default for it: the pairing comes with the weights.
+#pragma once
+
+#include <concepts>
+#include <utility>
+
+#include <posenc/positions.hpp>
+
+namespace posenc::inline v0_1 {
+
+/// The two ways in which models pair the `width` rotary channels of a head.
+enum class pairing : unsigned char {
+  half_split,   ///< pair p is (p, p + width/2): GPT-NeoX, "rotate_half", Hugging Face llama, mistral, qwen,
+                ///< gemma, phi
+  interleaved,  ///< pair p is (2p, 2p + 1): GPT-J, GLM, Cohere, Llama-4, DeepSeek, and llama weights inside
+                ///< GGUF files
+};
+
+/// The name of a pairing as this library writes it.
+[[nodiscard]] constexpr const char* name_of(pairing layout) noexcept {
+  return layout == pairing::half_split ? "half_split" : "interleaved";
+}
+
+/// The two channels of pair `pair` among `width` rotary channels, counted from the first rotary channel.
+[[nodiscard]] constexpr std::pair<index_t, index_t> channels_of_pair(pairing layout, index_t width,
+                                                                     index_t pair) noexcept {
+  if (layout == pairing::half_split) return {pair, pair + width / 2};
+  return {2 * pair, 2 * pair + 1};
+}
+
+/// A value without a default: leaving it out of a designated initialiser does not compile.
+template <class T>
+class required {
+ public:
+  template <class U>
+  requires std::convertible_to<U, T>
+  constexpr required(U&& value)
+      : value_(std::forward<U>(value)) {}  // NOLINT(google-explicit-constructor): stands for T
+  constexpr operator const T&() const noexcept { return value_; }  // NOLINT(google-explicit-constructor)
+
+ private:
+  T value_;
+};
+
+}  // namespace posenc::inline v0_1

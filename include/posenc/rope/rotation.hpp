@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// The plain description that every rotary encoding comes down to, and the one place where channels are
+/// turned.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include <posenc/detail/scalar.hpp>
+#include <posenc/errors.hpp>
+#include <posenc/positions.hpp>
+#include <posenc/rope/pairing.hpp>
+#include <posenc/rope/phase.hpp>
+
+namespace posenc::inline v0_1 {
+
+/// Which of the two vectors of a score a rotation is applied to. Only xPos treats them differently.
+enum class rotation_side : unsigned char { query, key };
+
+/// Positions on up to four axes (time, height, width, extra), for encodings whose pairs follow different
+/// axes.
+using axis_positions = std::array<position, 4>;
+
+/// A rotation of channel pairs with all its parameters settled: RoPE under any scaling, multi-axis RoPE and
+/// xPos.
+///
+/// Pair p of a head, (a, b), becomes
+///
+///     ( a·cos φ − b·sin φ,  a·sin φ + b·cos φ ) · m · exp(±g_p·position)
+///
+/// with φ = position · 2π·turns_per_token[p], m = `magnitude` and g_p = `growth_per_token[p]` (+ for queries,
+/// − for keys; absent except in xPos). Channels outside [offset, offset + width) are left alone, magnitude
+/// included. A plain value: encodings build it, the reference and the fused kernels read it.
+struct rotation {
+  index_t head_dim = 0;
+  index_t offset = 0;  ///< the first rotary channel
+  index_t width = 0;   ///< rotary channels, even
+  pairing layout = pairing::half_split;
+  std::vector<turn> turns_per_token{};  ///< one per pair
+  double magnitude = 1;  ///< on queries and on keys, so the rotated part of a score carries its square
+
+  /// xPos: g_p in nepers per token; empty otherwise.
+  std::vector<double> growth_per_token{};
+  /// xPos: the position where the growth is 1.
+  position growth_origin = 0;
+
+  /// Float32 compatibility: radians per token, rounded as the frameworks round them; empty in exact mode. The
+  /// angle is then the float32 product, so that R(i)ᵀR(j) = R(j−i) holds only as far as float32 does.
+  std::vector<float> framework_frequencies{};
+
+  /// Multi-axis: the axis that pair p follows; empty where all pairs follow the token's own position.
+  std::vector<int> axis_of_pair{};
+  /// Multi-axis: where token t stands on each axis. A token outside the table stands at t + `text_shift` on
+  /// every axis.
+  std::vector<axis_positions> axis_positions_of_token{};
+  position text_shift = 0;
+
+  [[nodiscard]] index_t pairs() const noexcept { return width / 2; }
+
+  /// True where R(i)ᵀR(j) = R(j−i) to the last bit of the phase, so that a kernel may split positions as it
+  /// likes.
+  [[nodiscard]] bool depends_on_offset_only() const noexcept {
+    return framework_frequencies.empty() && axis_of_pair.empty();
+  }
+
+  /// The position that pair `pair` sees for token `token`: the token's own, or its place on the pair's axis.
+  [[nodiscard]] position position_of(index_t pair, position token) const noexcept {
+    if (axis_of_pair.empty()) return token;
+    if (token < 0 || token >= static_cast<position>(axis_positions_of_token.size()))
+      return token + text_shift;
+    const auto axis = static_cast<std::size_t>(axis_of_pair[static_cast<std::size_t>(pair)]);
+    return axis_positions_of_token[static_cast<std::size_t>(token)][axis];
+  }
+
+  /// cos φ and sin φ of pair `pair` for the token at `token`, magnitude and growth not included.
+  template <std::floating_point T>
+  [[nodiscard]] cos_sin<T> cos_sin_at(index_t pair, position token) const noexcept {
+    const auto p = static_cast<std::size_t>(pair);
+    const position place = position_of(pair, token);
+    if (!framework_frequencies.empty()) {
+      const float angle = static_cast<float>(place) * framework_frequencies[p];
+      return {static_cast<T>(std::cos(angle)), static_cast<T>(std::sin(angle))};
+    }
+    return cos_sin_of<T>(turns_per_token[p] * place);
+  }
+
+  /// What multiplies the rotated pair: the magnitude, and in xPos the growth of this side at this position.
+  [[nodiscard]] double magnitude_at(index_t pair, position token, rotation_side side) const noexcept {
+    if (growth_per_token.empty()) return magnitude;
+    const double nepers =
+        growth_per_token[static_cast<std::size_t>(pair)] * static_cast<double>(token - growth_origin);
+    return magnitude * std::exp(side == rotation_side::query ? nepers : -nepers);
+  }
+
+  /// Turns the head in place; T is the precision of cos and sin.
+  /// \throws std::invalid_argument when the head is not head_dim wide.
+  template <std::floating_point T, class S>
+  void apply(std::span<S> head, position token, rotation_side side) const {
+    detail::require(static_cast<index_t>(head.size()) == head_dim, "a head of ", head.size(),
+                    " channels given to a rotation of head_dim ", head_dim);
+    using work = detail::working_t<S>;
+    for (index_t pair = 0; pair < pairs(); ++pair) {
+      const auto [first, second] = channels_of_pair(layout, width, pair);
+      S& a = head[static_cast<std::size_t>(offset + first)];
+      S& b = head[static_cast<std::size_t>(offset + second)];
+      const auto [cos, sin] = cos_sin_at<T>(pair, token);
+      const T m = static_cast<T>(magnitude_at(pair, token, side));
+      const work x = static_cast<work>(a), y = static_cast<work>(b);
+      // Each product is a value of its own: expression-template scalars need that, and others do not notice.
+      const work x_cos = x * cos, y_sin = y * sin, x_sin = x * sin, y_cos = y * cos;
+      a = static_cast<S>(work(x_cos - y_sin) * m);
+      b = static_cast<S>(work(x_sin + y_cos) * m);
+    }
+  }
+};
+
+}  // namespace posenc::inline v0_1
