@@ -4,10 +4,10 @@
 /// nothing in posenc has a default for it: the pairing comes with the weights.
 #pragma once
 
-#include <concepts>
 #include <utility>
 
 #include <posenc/positions.hpp>
+#include <posenc/required.hpp>
 
 namespace posenc::inline v0_1 {
 
@@ -30,19 +30,5 @@ enum class pairing : unsigned char {
   if (layout == pairing::half_split) return {pair, pair + width / 2};
   return {2 * pair, 2 * pair + 1};
 }
-
-/// A value without a default: leaving it out of a designated initialiser does not compile.
-template <class T>
-class required {
- public:
-  template <class U>
-  requires std::convertible_to<U, T>
-  constexpr required(U&& value)
-      : value_(std::forward<U>(value)) {}  // NOLINT(google-explicit-constructor): stands for T
-  constexpr operator const T&() const noexcept { return value_; }  // NOLINT(google-explicit-constructor)
-
- private:
-  T value_;
-};
 
 }  // namespace posenc::inline v0_1
