@@ -27,7 +27,16 @@
 #include <posenc/attention/options.hpp>
 #include <posenc/attention/reference.hpp>
 #include <posenc/encoding.hpp>
+#include <posenc/encodings/alibi.hpp>
+#include <posenc/encodings/bias_table.hpp>
+#include <posenc/encodings/learned_absolute.hpp>
+#include <posenc/encodings/position_ids.hpp>
+#include <posenc/encodings/relative_bias.hpp>
+#include <posenc/encodings/relative_clip.hpp>
+#include <posenc/encodings/relative_key.hpp>
 #include <posenc/encodings/rope.hpp>
+#include <posenc/encodings/sinusoidal.hpp>
+#include <posenc/encodings/t5_bias.hpp>
 #include <posenc/errors.hpp>
 #include <posenc/positions.hpp>
 #include <posenc/version.hpp>
