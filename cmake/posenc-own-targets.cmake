@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: MIT
+# How posenc's own tests, examples and benchmarks are compiled. Warnings, sanitizers and optimisation are set on
+# these targets alone, never on posenc::posenc and never for a whole directory.
+
+# posenc_own_target(<target> [<optimisation flag>]): the flag (default -O1) counts only when no build type is set.
+function(posenc_own_target target)
+  set(optimisation -O1)
+  if(ARGC GREATER 1)
+    set(optimisation ${ARGV1})
+  endif()
+  set_target_properties(${target} PROPERTIES CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF)
+  if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+    target_compile_options(${target} PRIVATE ${optimisation})
+  endif()
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wconversion -Wshadow
+    $<$<BOOL:${POSENC_WERROR}>:-Werror>)
+  if(POSENC_SANITIZE)
+    set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    target_compile_options(${target} PRIVATE ${sanitizers} -g1)
+    target_link_options(${target} PRIVATE ${sanitizers})
+  endif()
+endfunction()
+
+# posenc_link_components(<target>): the optional parts, where this machine has what they need.
+function(posenc_link_components target)
+  target_link_libraries(${target} PRIVATE posenc::posenc)
+  foreach(component IN ITEMS fused models)
+    if(TARGET posenc::${component})
+      target_link_libraries(${target} PRIVATE posenc::${component})
+    endif()
+  endforeach()
+endfunction()
