@@ -29,17 +29,50 @@ struct frequency_ladder {
   double attention_factor = 1;
 };
 
+namespace detail {
+
+/// What the numbers that describe a scheme are computed in: double in the framework mode, as in Python, and
+/// long double in the exact mode.
+template <std::floating_point Real>
+using description_t = decltype(Real{} + double{});
+
+/// The value as memory would hold it. The frameworks round after every float32 operation; a compiler that
+/// fuses a product into the following sum (-march=native) would not. The exact mode is left alone.
+template <std::floating_point Real>
+[[nodiscard]] Real stored(Real value) noexcept {
+  if constexpr (std::same_as<Real, float>) {
+    const volatile float in_memory = value;
+    return in_memory;
+  } else {
+    return value;
+  }
+}
+
+/// θ^(2p/width) for p = 0 … count−1. In float32 the power is formed in double and rounded once, which does
+/// not depend on the quality of the platform's powf.
+template <std::floating_point Real>
+[[nodiscard]] std::vector<Real> base_powers(std::size_t count, index_t width, description_t<Real> base) {
+  std::vector<Real> powers(count);
+  const Real theta = static_cast<Real>(base);
+  for (std::size_t p = 0; p < count; ++p) {
+    const Real exponent = stored(static_cast<Real>(2 * p) / static_cast<Real>(width));
+    using wide = description_t<Real>;
+    powers[p] = static_cast<Real>(std::pow(static_cast<wide>(theta), static_cast<wide>(exponent)));
+  }
+  return powers;
+}
+
+}  // namespace detail
+
 /// The ladder RoPE was published with: w_p = θ^(−2p/r), p = 0 … r/2−1 (Su et al. 2021, arXiv:2104.09864).
 ///
 /// Real = long double is the exact mode. Real = float does the same in the frameworks' order of float32
 /// operations, 1 / θ^(2p/r); every scaling scheme is written once, over Real, and serves both modes.
 template <std::floating_point Real>
-[[nodiscard]] std::vector<Real> plain_frequencies(index_t rotary_dim, double base) {
-  std::vector<Real> inv_freq(static_cast<std::size_t>(rotary_dim / 2));
-  for (std::size_t p = 0; p < inv_freq.size(); ++p) {
-    const Real exponent = static_cast<Real>(2 * p) / static_cast<Real>(rotary_dim);
-    inv_freq[p] = Real{1} / std::pow(static_cast<Real>(base), exponent);
-  }
+[[nodiscard]] std::vector<Real> plain_frequencies(index_t rotary_dim, detail::description_t<Real> base) {
+  std::vector<Real> inv_freq =
+      detail::base_powers<Real>(static_cast<std::size_t>(rotary_dim / 2), rotary_dim, base);
+  for (Real& w : inv_freq) w = Real{1} / w;
   return inv_freq;
 }
 

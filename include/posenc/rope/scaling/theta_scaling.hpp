@@ -13,10 +13,11 @@ namespace posenc::inline v0_1 {
 
 namespace detail {
 /// θ·g^(r/(r−2)): the base under which pair 0 keeps its frequency and the last pair is divided by exactly g.
-[[nodiscard]] inline double stretched_base(const rotary_shape& shape, double stretch) {
+template <std::floating_point Number>
+[[nodiscard]] Number stretched_base(const rotary_shape& shape, Number stretch) {
   require(shape.rotary_dim > 2, "theta scaling needs more than one pair: rotary_dim ", shape.rotary_dim);
-  const double r = static_cast<double>(shape.rotary_dim);
-  return shape.base * std::pow(stretch, r / (r - 2));
+  const Number r = static_cast<Number>(shape.rotary_dim);
+  return static_cast<Number>(shape.base) * std::pow(stretch, r / (r - 2));
 }
 }  // namespace detail
 
@@ -32,7 +33,29 @@ struct theta_scaling {
   [[nodiscard]] frequency_ladder<Real> ladder(const rotary_shape& shape, std::optional<position>) const {
     detail::require(detail::is_finite(factor) && factor >= 1, "theta scaling needs a factor >= 1, not ",
                     factor);
-    return {plain_frequencies<Real>(shape.rotary_dim, detail::stretched_base(shape, factor)), 1};
+    using number = detail::description_t<Real>;
+    return {
+        plain_frequencies<Real>(shape.rotary_dim, detail::stretched_base(shape, static_cast<number>(factor))),
+        1};
+  }
+};
+
+/// The "ntk" scaling of vLLM (Su Jianlin's mixed form, kexue.fm/archives/9706): w'_p = (θ·s)^(−2p/r) /
+/// s^(2/r). Unlike theta_scaling it slows pair 0 down as well, by s^(2/r), and the last pair by exactly s.
+struct kexue_ntk {
+  double factor = 0;  ///< s, ≥ 1; there is no default
+
+  /// \throws std::invalid_argument when factor < 1 or not finite.
+  template <std::floating_point Real>
+  [[nodiscard]] frequency_ladder<Real> ladder(const rotary_shape& shape, std::optional<position>) const {
+    detail::require(detail::is_finite(factor) && factor >= 1, "kexue_ntk needs a factor >= 1, not ", factor);
+    using number = detail::description_t<Real>;
+    const number s = static_cast<number>(factor), r = static_cast<number>(shape.rotary_dim);
+    frequency_ladder<Real> result{
+        plain_frequencies<Real>(shape.rotary_dim, static_cast<number>(shape.base) * s), 1};
+    const Real divisor = static_cast<Real>(std::pow(s, 2 / r));
+    for (Real& w : result.inv_freq) w /= divisor;
+    return result;
   }
 };
 
