@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// One self-attention layer, so that encodings at the door *embed* take part too: they act before the
+/// projections.
+///
+///     x̃_i = x_i + p_i,   q = x̃·W_q,   k = x̃·W_k,   v = x̃·W_v,   h = attention(q, k, v)·W_o
+///
+/// Vaswani et al. 2017, arXiv:1706.03762. No layer norm, residual or MLP.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include <Eigen/Core>
+
+#include <posenc/attention/options.hpp>
+#include <posenc/attention/reference.hpp>
+#include <posenc/encoding.hpp>
+#include <posenc/errors.hpp>
+#include <posenc/positions.hpp>
+#include <posenc/views.hpp>
+
+namespace posenc::inline v0_1 {
+
+/// reference::attention_with_log_sum_exp as a function object: the attention that is used where none is
+/// passed.
+struct reference_attention {
+  template <class Q, class K, class V, class E>
+  [[nodiscard]] auto operator()(const Q& q, const K& k, const V& v, const E& encoding,
+                                const attention_options& options) const {
+    return reference::attention_with_log_sum_exp(q, k, v, encoding, options);
+  }
+};
+
+/// Adds the positions to a matrix of tokens × model_dim, in place; does nothing for an encoding without the
+/// door *embed*.
+/// \param where one position per row
+/// \throws std::out_of_range when the encoding has no vector for a position. Nothing is written if it is
+/// the first one; rows before it are changed otherwise, so pass a copy where that matters.
+template <class S, class E>
+void embed_rows(row_major_matrix<S>& x, const E& encoding, const positions& where) {
+  static_assert(detail::check_encoding<E, detail::working_t<S>>());
+  const positions rows = where.resolve(x.rows(), "token");
+  if constexpr (embeds<E, S>)
+    for (index_t i = 0; i < x.rows(); ++i)
+      encoding.embed(std::span<S>(x.row(i).data(), static_cast<std::size_t>(x.cols())), rows[i]);
+}
+
+/// The weights of the layer. x·W: the transpose of what torch.nn.Linear stores.
+///
+///     posenc::self_attention<float> layer{w_q, w_k, w_v};
+///     Eigen::MatrixXf h = layer(x, rope, {.heads = 4, .mask = posenc::causal});
+template <class S>
+struct self_attention {
+  row_major_matrix<S> query;                    ///< W_q: model_dim × (heads·head_dim)
+  row_major_matrix<S> key;                      ///< W_k: model_dim × (kv_heads·head_dim)
+  row_major_matrix<S> value;                    ///< W_v: model_dim × (kv_heads·value_dim)
+  std::optional<row_major_matrix<S>> output{};  ///< W_o: (heads·value_dim) × anything; none leaves it out
+
+  /// The hidden states, tokens × (columns of W_o, or heads·value_dim).
+  /// \param x token embeddings, tokens × model_dim, of scalar S
+  /// \param options the tokens stand at options.key_positions (0…n−1 if not given); the queries are the same
+  /// tokens, so query_positions must not be given
+  /// \param attention what does the attention; called like reference_attention, for instance with fused
+  /// kernels inside
+  /// \throws std::invalid_argument, std::out_of_range
+  template <class X, class E, class Attention = reference_attention>
+  [[nodiscard]] row_major_matrix<S> operator()(const Eigen::MatrixBase<X>& x, const E& encoding,
+                                               const attention_options& options = {},
+                                               const Attention& attention = {}) const {
+    attention_result<S> attended = attend(x, encoding, options, attention);
+    if (!output) return std::move(attended.output);
+    detail::require(attended.output.cols() == output->rows(), "self_attention: W_o has ", output->rows(),
+                    " rows for ", attended.output.cols(), " channels");
+    return attended.output * *output;
+  }
+
+  /// The same before W_o, with the log-sum-exp of every row.
+  template <class X, class E, class Attention = reference_attention>
+  [[nodiscard]] attention_result<S> attend(const Eigen::MatrixBase<X>& x, const E& encoding,
+                                           const attention_options& options = {},
+                                           const Attention& attention = {}) const {
+    detail::require(x.cols() == query.rows() && x.cols() == key.rows() && x.cols() == value.rows(),
+                    "self_attention: tokens of ", x.cols(), " channels meet weights of ", query.rows(), ", ",
+                    key.rows(), " and ", value.rows(), " rows");
+    detail::require(!options.query_positions.given(),
+                    "self_attention: queries are the same tokens as keys; give key_positions only");
+    attention_options told = options;
+    if (!told.key_positions.given()) told.key_positions = positions::from(0);
+    told.query_positions = told.key_positions;
+    row_major_matrix<S> embedded = x;
+    embed_rows(embedded, encoding, told.key_positions);
+    const row_major_matrix<S> q = embedded * query, k = embedded * key, v = embedded * value;
+    return attention(q, k, v, encoding, told);
+  }
+};
+
+}  // namespace posenc::inline v0_1
