@@ -13,7 +13,7 @@
 
 namespace posenc::inline v0_1 {
 
-/// The place of a token in its sequence, in tokens; may be negative. |position| ≤ 2^62, so that differences
+/// The place of a token in its sequence, in tokens; may be negative. |position| < 2^62, so that differences
 /// never overflow.
 using position = std::int64_t;
 
@@ -21,7 +21,7 @@ using position = std::int64_t;
 using index_t = std::ptrdiff_t;
 
 /// The largest |position| an attention call accepts.
-inline constexpr position position_limit = position{1} << 62;
+inline constexpr position position_limit = (position{1} << 62) - 1;
 
 /// The positions of the rows of a tensor: a run (first, first+1, …), one explicit position per row, or not
 /// given. A view: explicit positions stay in the caller's memory.
@@ -69,11 +69,11 @@ class positions {
 
   /// These positions checked against a tensor of `rows` rows; consecutive explicit positions become a run.
   /// \throws std::invalid_argument when the number of explicit positions is not `rows` or one is beyond
-  /// ±2^62.
+  /// ±(2^62 − 1).
   [[nodiscard]] positions resolve(index_t rows, const char* what) const {
     if (kind_ == kind::run) {
-      detail::require(first_ >= -position_limit && first_ <= position_limit - rows, what,
-                      " positions start at ", first_, " and have ", rows, " rows: beyond ±2^62");
+      detail::require(first_ >= -position_limit && first_ <= position_limit - rows + 1, what,
+                      " positions start at ", first_, " and have ", rows, " rows: beyond ±(2^62 − 1)");
       return *this;
     }
     const auto count = static_cast<index_t>(of_rows_.size());
@@ -82,7 +82,7 @@ class positions {
     for (index_t row = 0; row < count; ++row) {
       const position here = (*this)[row];
       detail::require(here >= -position_limit && here <= position_limit, what, " position ", here, " of row ",
-                      row, " is beyond ±2^62");
+                      row, " is beyond ±(2^62 − 1)");
       consecutive = consecutive && here == of_rows_[0] + row;
     }
     return consecutive ? from(of_rows_[0]) : *this;
