@@ -56,6 +56,11 @@ struct head_scalars_view {
   [[nodiscard]] T& operator()(index_t token, index_t head) const noexcept {
     return data[token * token_stride + head * head_stride];
   }
+
+  // NOLINTNEXTLINE(google-explicit-constructor): a view that may write is a view that may read
+  operator head_scalars_view<const T>() const noexcept requires(!std::is_const_v<T>) {
+    return {data, tokens, heads, token_stride, head_stride};
+  }
 };
 
 /// A buffer laid out [tokens][heads][head_dim] without gaps.
@@ -79,10 +84,11 @@ template <class Matrix>
   using element = std::remove_pointer_t<decltype(matrix.data())>;
   detail::require(heads >= 1 && matrix.cols() % heads == 0, "a matrix of ", matrix.cols(),
                   " columns cannot hold ", heads, " heads");
-  detail::require(matrix.innerStride() == 1, "as_heads needs contiguous channels, not an inner stride of ",
-                  matrix.innerStride());
+  // A column vector is stored along its rows: its outer stride says nothing about them.
+  detail::require(matrix.cols() <= 1 || matrix.colStride() == 1,
+                  "as_heads needs contiguous channels, not a stride of ", matrix.colStride());
   const index_t head_dim = matrix.cols() / heads;
-  return heads_view<element>{matrix.data(), matrix.rows(), heads, head_dim, matrix.outerStride(), head_dim};
+  return heads_view<element>{matrix.data(), matrix.rows(), heads, head_dim, matrix.rowStride(), head_dim};
 }
 
 /// A matrix argument made readable as heads: row-major memory is used in place, anything else is copied once.
