@@ -161,6 +161,17 @@ template <class S, class E>
   return result;
 }
 
+/// The same over views through which one could write.
+template <class Q, class K, class V, class E>
+requires(!std::is_const_v<Q> || !std::is_const_v<K> || !std::is_const_v<V>)
+    [[nodiscard]] attention_result<std::remove_const_t<Q>> attention_with_log_sum_exp(
+        heads_view<Q> q, heads_view<K> k, heads_view<V> v, const E& encoding,
+        const attention_options& options) {
+  using S = std::remove_const_t<Q>;
+  return attention_with_log_sum_exp<S>(heads_view<const S>(q), heads_view<const S>(k), heads_view<const S>(v),
+                                       encoding, options);
+}
+
 /// The same into the caller's memory; nothing is written when it throws.
 /// \param out tokens × heads × value_dim, apart from q, k and v
 /// \param log_sum_exp ln Z per token and head, or an empty view
