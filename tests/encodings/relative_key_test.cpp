@@ -21,14 +21,6 @@ using matrix = posenc::row_major_matrix<double>;
 using posenc::index_t;
 using posenc::relative_direction;
 
-matrix matrix_from(const nlohmann::json& rows) {
-  matrix result(static_cast<index_t>(rows.size()), static_cast<index_t>(rows.at(0).size()));
-  for (index_t r = 0; r < result.rows(); ++r)
-    for (index_t c = 0; c < result.cols(); ++c)
-      result(r, c) = rows[static_cast<std::size_t>(r)][static_cast<std::size_t>(c)].get<double>();
-  return result;
-}
-
 constexpr posenc::relative_clip symmetric(posenc::position reach) {
   return {.direction = relative_direction::key_minus_query, .left = reach, .right = reach};
 }
@@ -36,9 +28,10 @@ constexpr posenc::relative_clip symmetric(posenc::position reach) {
 // A single visible key has log-sum-exp equal to its score, which shows the score itself.
 TEST(shaw, golden_scores) {
   const auto entry = golden::find("relative.json", "Shaw key-side scores");
-  const matrix q = matrix_from(entry["input"]["q"]), k = matrix_from(entry["input"]["k"]);
-  const matrix expected = matrix_from(entry["expect"]["scores"]);
-  const posenc::shaw<double> encoding(symmetric(2), matrix_from(entry["input"]["aK"]));
+  const matrix q = golden::matrix<double>(entry["input"]["q"]),
+               k = golden::matrix<double>(entry["input"]["k"]);
+  const matrix expected = golden::matrix<double>(entry["expect"]["scores"]);
+  const posenc::shaw<double> encoding(symmetric(2), golden::matrix<double>(entry["input"]["aK"]));
   for (index_t i = 0; i < 3; ++i)
     for (index_t j = 0; j < 3; ++j) {
       const matrix query = q.row(i), key = k.row(j);
