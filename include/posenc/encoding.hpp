@@ -5,10 +5,12 @@
 /// | door | what it does | const members of the encoding |
 /// |---|---|---|
 /// | embed | x_i ← x_i + p_i, before the projections | `embed(std::span<S> row, position p)` |
-/// | rotate | q_i ← R(i) q_i, k_j ← R(j) k_j | `rotate(std::span<S> head, position p)`, or `rotate_query` and
-/// `rotate_key` | | bias | s_ij ← s_ij + b_h(i, j) | `bias(int head, position offset)` or `bias(int head,
-/// position query, position key)`; content: `relative_key(int head, position offset)`, `relative_value(int
-/// head, position offset)` | | scale | s_ij ← τ_i s_ij | `scale(position query)` |
+/// | rotate | q_i ← R(i) q_i, k_j ← R(j) k_j | `rotate(std::span<S> head, position p)` |
+/// | | where queries and keys differ | `rotate_query`, `rotate_key`, as above |
+/// | bias | s_ij ← s_ij + b_h(j − i) | `bias(int head, position offset)` |
+/// | | any other b_h(i, j) | `bias(int head, position query, position key)` |
+/// | | content: a row for each distance | `relative_key`, `relative_value`, as the first `bias` |
+/// | scale | s_ij ← τ_i s_ij | `scale(position query)` |
 ///
 /// `offset` is key position − query position: negative looks back. A bias is indexed by *query* head and is
 /// added after scale and softcap. `relative_key` returns a row r (as wide as a key) that is added to the key
