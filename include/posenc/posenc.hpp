@@ -24,8 +24,10 @@
 /// (model files; need nlohmann/json), posenc/testing.hpp (property checks for encodings of your own).
 #pragma once
 
+#include <posenc/attention/merge.hpp>
 #include <posenc/attention/options.hpp>
 #include <posenc/attention/reference.hpp>
+#include <posenc/attention/self_attention.hpp>
 #include <posenc/encoding.hpp>
 #include <posenc/encodings/alibi.hpp>
 #include <posenc/encodings/bias_table.hpp>
