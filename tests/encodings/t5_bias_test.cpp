@@ -3,6 +3,7 @@
 /// T5's buckets against executed reference code and against the definition in whole numbers.
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -70,6 +71,24 @@ TEST(t5_bias, equals_the_definition_for_every_small_table) {
       for (position a = 0; a <= 45; ++a)
         ASSERT_EQ(buckets.bucket(-a), bucket_by_definition(a, n, max_distance))
             << n << " buckets, max_distance " << max_distance << ", distance " << a;
+    }
+}
+
+// With D = e·root^e and n = 2e buckets the ladder is e·root^k in whole numbers, where a logarithm or a power
+// comes out a hair above or below.
+TEST(t5_bias, distances_on_a_rung_open_its_bucket) {
+  for (const position e : {5, 6, 7, 8, 9})
+    for (const position root : {3, 5, 7, 10, 11}) {
+      std::vector<position> ladder;  // e·root^k
+      position rung = e;
+      for (position k = 0; k < e && rung <= 0xffff'ffff; ++k, rung *= root) ladder.push_back(rung);
+      if (rung > 0xffff'ffff) continue;
+      const posenc::t5_buckets buckets({.buckets = 2 * e, .max_distance = rung, .bidirectional = false});
+      for (position k = 1; k < e; ++k) {
+        const position distance = ladder[static_cast<std::size_t>(k)];
+        EXPECT_EQ(buckets.bucket(-distance), e + k) << distance << " of " << e << "·" << root << "^k";
+        EXPECT_EQ(buckets.bucket(-distance + 1), e + k - 1) << distance << " of " << e << "·" << root << "^k";
+      }
     }
 }
 

@@ -59,7 +59,7 @@ struct alibi_options {
   std::optional<index_t> total_heads{};  ///< heads of the model; head_offset + heads if not given
 };
 
-/// The published slopes of all `total_heads` heads of a model, correctly rounded to ≤ 1 ulp.
+/// The published slopes of all `total_heads` heads of a model, within 1 ulp.
 /// \throws std::invalid_argument when total_heads is not positive, or bias_max not positive and finite.
 [[nodiscard]] inline std::vector<double> alibi_slopes(index_t total_heads, double bias_max = 8) {
   detail::require(total_heads >= 1, "alibi: heads ", total_heads, " is not positive");

@@ -29,7 +29,8 @@ enum class relative_direction : unsigned char {
 ///     query_minus_key:  row = clip(query − key, −right, left) + right
 ///
 /// The usual clip(i − j, −K, K) + K is left = right = K. wav2vec2-BERT: key_minus_query, left 64, right 8.
-/// DeBERTa's clip(i − j + span, 0, 2·span − 1): query_minus_key, left span − 1, right span.
+/// DeBERTa's clip(i − j + span, 0, 2·span − 1): query_minus_key, left span − 1, right span. Encodings that
+/// take a clip check that neither side is negative.
 struct relative_clip {
   required<relative_direction> direction;
   position left = 0;   ///< farthest distance behind the query that has a row of its own
