@@ -47,15 +47,11 @@ matrix<active> activated(const matrix<double>& table) {
 /// A weighted sum of what attention gives, for a table of scalars S, with the encoding made from it.
 template <class S, class Make>
 S loss(const matrix<S>& table, Make make) {
-  const index_t size = table.size();
-  const auto constant = [size](const matrix<double>& values) {
-    matrix<S> result(values.rows(), values.cols());
-    for (index_t n = 0; n < values.size(); ++n) {
-      if constexpr (std::is_same_v<S, active>)
-        result.data()[n] = active(values.data()[n], Eigen::VectorXd::Zero(size));
-      else
-        result.data()[n] = values.data()[n];
-    }
+  const auto constant = [&table](const matrix<double>& values) {
+    matrix<S> result = values.template cast<S>();
+    if constexpr (std::is_same_v<S, active>)  // as many derivatives as the table has entries, all zero
+      for (index_t n = 0; n < result.size(); ++n) result.data()[n].derivatives().setZero(table.size());
+    static_cast<void>(table);
     return result;
   };
   matrix<S> q = constant(numbers(tokens, width, 0.3)), k = constant(numbers(tokens, width, 1.1));
