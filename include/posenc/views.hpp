@@ -4,6 +4,7 @@
 /// the buffers come from.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <span>
@@ -167,6 +168,24 @@ template <class A, class B>
                                              reinterpret_cast<std::uintptr_t>(a.data));
   const index_t b_begins = ((distance % period) + period) % period;
   return b_begins < row_bytes(a) || b_begins + row_bytes(b) > period;
+}
+
+/// Copies heads from one view to another of the same shape; nothing happens where both are the same memory.
+/// \throws std::invalid_argument when the shapes differ or the memory overlaps in part.
+template <class T>
+void copy_heads(const heads_view<const T>& from, const heads_view<T>& to, const char* what) {
+  check_view(from, what), check_view(to, what), check_disjoint_rows(to, what);
+  require(from.tokens == to.tokens && from.heads == to.heads && from.head_dim == to.head_dim, what, ": from ",
+          from.tokens, " x ", from.heads, " x ", from.head_dim, " to ", to.tokens, " x ", to.heads, " x ",
+          to.head_dim);
+  if (from.data == to.data && from.token_stride == to.token_stride && from.head_stride == to.head_stride)
+    return;
+  require(!overlap(from, to), what, ": source and destination overlap in part");
+  for (index_t token = 0; token < to.tokens; ++token)
+    for (index_t head = 0; head < to.heads; ++head) {
+      const std::span<const T> source = from(token, head);
+      std::copy(source.begin(), source.end(), to(token, head).begin());
+    }
 }
 
 }  // namespace detail
