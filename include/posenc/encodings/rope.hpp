@@ -63,6 +63,27 @@ namespace detail {
           " must be positive and finite");
   return r;
 }
+
+/// Puts a ladder into a rotation. \throws std::invalid_argument when a frequency is not finite or their
+/// number is not that of the pairs.
+inline void set_ladder(rotation& target, const frequency_ladder<long double>& ladder) {
+  require(static_cast<index_t>(ladder.inv_freq.size()) == target.pairs(), "rope: ", ladder.inv_freq.size(),
+          " frequencies given for ", target.pairs(), " pairs");
+  target.turns_per_token.clear();
+  for (const long double w : ladder.inv_freq) {
+    require(is_finite(static_cast<double>(w)), "rope: a frequency of ", static_cast<double>(w),
+            " radians per token");
+    target.turns_per_token.push_back(turn::from_radians(w));
+  }
+  target.magnitude = ladder.attention_factor;
+}
+
+/// Frequencies as numbers that can be shown: rounded to double.
+[[nodiscard]] inline std::vector<double> rounded(const std::vector<long double>& inv_freq) {
+  std::vector<double> result;
+  for (const long double w : inv_freq) result.push_back(static_cast<double>(w));
+  return result;
+}
 }  // namespace detail
 
 /// RoPE with any scaling. T is the precision of cos and sin; heads of any scalar can be turned.
@@ -97,9 +118,6 @@ class rope {
   [[nodiscard]] static rope from_frequencies(const rope_options& options,
                                              const frequency_ladder<long double>& ladder) {
     rope result{options};
-    const auto pairs = static_cast<std::size_t>(result.rotation_.pairs());
-    detail::require(ladder.inv_freq.size() == pairs, "rope: ", ladder.inv_freq.size(),
-                    " frequencies given for ", pairs, " pairs");
     result.rotation_.framework_frequencies.clear();
     result.set_ladder(ladder);
     return result;
@@ -127,15 +145,8 @@ class rope {
 
  private:
   void set_ladder(const frequency_ladder<long double>& ladder) {
-    inv_freq_.clear();
-    rotation_.turns_per_token.clear();
-    for (const long double w : ladder.inv_freq) {
-      detail::require(detail::is_finite(static_cast<double>(w)), "rope: a frequency of ",
-                      static_cast<double>(w), " radians per token");
-      inv_freq_.push_back(static_cast<double>(w));
-      rotation_.turns_per_token.push_back(turn::from_radians(w));
-    }
-    rotation_.magnitude = ladder.attention_factor;
+    detail::set_ladder(rotation_, ladder);
+    inv_freq_ = detail::rounded(ladder.inv_freq);
   }
 
   rotation rotation_;

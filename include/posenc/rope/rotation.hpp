@@ -43,8 +43,8 @@ struct rotation {
   std::vector<turn> turns_per_token{};  ///< one per pair
   double magnitude = 1;  ///< on queries and on keys, so the rotated part of a score carries its square
 
-  /// xPos: g_p in nepers per token; empty otherwise.
-  std::vector<double> growth_per_token{};
+  /// xPos: g_p in nepers per token; empty otherwise. Wide, because the exponent multiplies it by a position.
+  std::vector<long double> growth_per_token{};
   /// xPos: the position where the growth is 1.
   position growth_origin = 0;
 
@@ -54,10 +54,13 @@ struct rotation {
 
   /// Multi-axis: the axis that pair p follows; empty where all pairs follow the token's own position.
   std::vector<int> axis_of_pair{};
-  /// Multi-axis: where token t stands on each axis. A token outside the table stands at t + `text_shift` on
-  /// every axis.
+  /// Multi-axis: where token t stands on each axis (time, height, width, extra). A token outside the table is
+  /// text: it stands at t + `text_shift` on the first three axes and at 0 on the fourth. Attention's
+  /// positions stay token indexes; causality and windows never look at the table.
   std::vector<axis_positions> axis_positions_of_token{};
   position text_shift = 0;
+  /// Multi-axis: false in vision towers, where a token outside the table stands nowhere.
+  bool text_follows = true;
 
   [[nodiscard]] index_t pairs() const noexcept { return width / 2; }
 
@@ -67,12 +70,19 @@ struct rotation {
     return framework_frequencies.empty() && axis_of_pair.empty();
   }
 
+  /// \throws std::out_of_range for a token that stands nowhere.
+  void check_token(position token) const {
+    const auto patches = static_cast<position>(axis_positions_of_token.size());
+    detail::require_in_range(text_follows || (token >= 0 && token < patches), "vision rope: token ", token,
+                             " is none of the ", patches, " patches");
+  }
+
   /// The position that pair `pair` sees for token `token`: the token's own, or its place on the pair's axis.
   [[nodiscard]] position position_of(index_t pair, position token) const noexcept {
     if (axis_of_pair.empty()) return token;
-    if (token < 0 || token >= static_cast<position>(axis_positions_of_token.size()))
-      return token + text_shift;
     const auto axis = static_cast<std::size_t>(axis_of_pair[static_cast<std::size_t>(pair)]);
+    if (token < 0 || token >= static_cast<position>(axis_positions_of_token.size()))
+      return axis == 3 ? 0 : token + text_shift;
     return axis_positions_of_token[static_cast<std::size_t>(token)][axis];
   }
 
@@ -91,30 +101,35 @@ struct rotation {
   /// What multiplies the rotated pair: the magnitude, and in xPos the growth of this side at this position.
   [[nodiscard]] double magnitude_at(index_t pair, position token, rotation_side side) const noexcept {
     if (growth_per_token.empty()) return magnitude;
-    const double nepers =
-        growth_per_token[static_cast<std::size_t>(pair)] * static_cast<double>(token - growth_origin);
-    return magnitude * std::exp(side == rotation_side::query ? nepers : -nepers);
+    const long double nepers =
+        growth_per_token[static_cast<std::size_t>(pair)] * static_cast<long double>(token - growth_origin);
+    return magnitude * static_cast<double>(std::exp(side == rotation_side::query ? nepers : -nepers));
+  }
+
+  /// Turns one pair of a head by an angle and multiplies it by m.
+  template <std::floating_point T, class S>
+  void turn_pair(std::span<S> head, index_t pair, const cos_sin<T>& angle, T m) const noexcept {
+    using work = detail::working_t<S>;
+    const auto [first, second] = channels_of_pair(layout, width, pair);
+    S& a = head[static_cast<std::size_t>(offset + first)];
+    S& b = head[static_cast<std::size_t>(offset + second)];
+    const work x = static_cast<work>(a), y = static_cast<work>(b);
+    // Each product is a value of its own: expression-template scalars need that, and others do not notice.
+    const work x_cos = x * angle.cos, y_sin = y * angle.sin, x_sin = x * angle.sin, y_cos = y * angle.cos;
+    a = static_cast<S>(work(x_cos - y_sin) * m);
+    b = static_cast<S>(work(x_sin + y_cos) * m);
   }
 
   /// Turns the head in place; T is the precision of cos and sin.
-  /// \throws std::invalid_argument when the head is not head_dim wide.
+  /// \throws std::invalid_argument when the head is not head_dim wide, std::out_of_range for a token that
+  /// stands nowhere.
   template <std::floating_point T, class S>
   void apply(std::span<S> head, position token, rotation_side side) const {
     detail::require(static_cast<index_t>(head.size()) == head_dim, "a head of ", head.size(),
                     " channels given to a rotation of head_dim ", head_dim);
-    using work = detail::working_t<S>;
-    for (index_t pair = 0; pair < pairs(); ++pair) {
-      const auto [first, second] = channels_of_pair(layout, width, pair);
-      S& a = head[static_cast<std::size_t>(offset + first)];
-      S& b = head[static_cast<std::size_t>(offset + second)];
-      const auto [cos, sin] = cos_sin_at<T>(pair, token);
-      const T m = static_cast<T>(magnitude_at(pair, token, side));
-      const work x = static_cast<work>(a), y = static_cast<work>(b);
-      // Each product is a value of its own: expression-template scalars need that, and others do not notice.
-      const work x_cos = x * cos, y_sin = y * sin, x_sin = x * sin, y_cos = y * cos;
-      a = static_cast<S>(work(x_cos - y_sin) * m);
-      b = static_cast<S>(work(x_sin + y_cos) * m);
-    }
+    check_token(token);
+    for (index_t pair = 0; pair < pairs(); ++pair)
+      turn_pair(head, pair, cos_sin_at<T>(pair, token), static_cast<T>(magnitude_at(pair, token, side)));
   }
 };
 

@@ -127,4 +127,14 @@ struct yarn {
   }
 };
 
+/// DeepSeek's softmax multiplier, M(s, mscale_all_dim)², 1 where mscale_all_dim is 0: DeepSeek-V2, V3 and
+/// Mistral-4 multiply 1/√head_dim by it (the whole logit, unrotated channels included), apart from m on cos
+/// and sin. Hugging Face left it out until its pull request 47435; to agree with that, leave it out of
+/// attention_options::scale.
+[[nodiscard]] inline double deepseek_softmax_multiplier(const yarn& scaling) {
+  const double once =
+      scaling.mscale_all_dim == 0 ? 1 : yarn::magnitude(scaling.factor, scaling.mscale_all_dim);
+  return once * once;
+}
+
 }  // namespace posenc::inline v0_1
