@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// A temperature that grows with the query's position: door *scale*.
+///
+///     s_ij ← τ_i s_ij,   τ_i = 1 + β·ln(1 + floor((i + first) / N))
+///
+/// Golden values: tests/golden/logit_scale.json.
+#pragma once
+
+#include <cmath>
+
+#include <posenc/detail/floating.hpp>
+#include <posenc/errors.hpp>
+#include <posenc/positions.hpp>
+
+namespace posenc::inline v0_1 {
+
+/// Position-dependent logit scale. Models multiply the query by it; on the score it is the same.
+///
+///     auto encoding = posenc::combine(rope, posenc::logit_scale::ministral(0.1, 16'384));
+///
+/// The position is the token's index in the sequence, whatever a model's position ids say. Models that apply
+/// it to some layers only (Llama-4: the layers without rotation) leave it out of the others.
+class logit_scale {
+ public:
+  /// Llama-4: N = floor_scale, β = attn_scale, counted from 1. GGUF: attention.temperature_length and
+  /// attention.temperature_scale. \throws std::invalid_argument when a number is not positive.
+  [[nodiscard]] static logit_scale llama4(double attn_scale = 0.1, double floor_scale = 8192) {
+    return {attn_scale, floor_scale, 1};
+  }
+
+  /// Ministral-3, Mistral-4: N = original_max_position_embeddings, β = llama_4_scaling_beta, counted from 0.
+  /// \throws std::invalid_argument when a number is not positive.
+  [[nodiscard]] static logit_scale ministral(double beta, double original_context) {
+    return {beta, original_context, 0};
+  }
+
+  /// Door *scale*: τ at a query position. \throws std::out_of_range when it is negative.
+  [[nodiscard]] double scale(position query) const {
+    detail::require_in_range(query >= 0, "logit_scale: position ", query, " is negative");
+    return 1 + beta_ * std::log1p(std::floor(static_cast<double>(query + first_) / interval_));
+  }
+
+  [[nodiscard]] double beta() const noexcept { return beta_; }
+  [[nodiscard]] double interval() const noexcept { return interval_; }
+  /// The number that the first token counts as: 1 in Llama-4, 0 in Ministral.
+  [[nodiscard]] position first() const noexcept { return first_; }
+
+ private:
+  logit_scale(double beta, double interval, position first)
+      : beta_(beta), interval_(interval), first_(first) {
+    detail::require(detail::is_finite(beta) && beta >= 0, "logit_scale: beta ", beta,
+                    " must be finite and not negative");
+    detail::require(detail::is_finite(interval) && interval > 0, "logit_scale: an interval of ", interval,
+                    " tokens");
+  }
+
+  double beta_;
+  double interval_;
+  position first_;
+};
+
+}  // namespace posenc::inline v0_1

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// RoPE over several axes: door *rotate*. Each pair of channels follows one axis: time, height or width.
+///
+///     pair p of a token at (t, h, w) turns by  place[axis_of_pair[p]]·w_p
+///
+/// Attention knows tokens by their index in the sequence, so that causality and windows mean what they always
+/// mean; where a token stands on each axis is a table inside the encoding. A token whose axes are all equal
+/// is turned exactly as by one-axis rope.
+///
+/// | family | frequencies | axes | pairing |
+/// |---|---|---|---|
+/// | M-RoPE chunked (Qwen2-VL, 2.5-VL) | one ladder over all pairs | sections t, h, w | half_split |
+/// | M-RoPE interleaved (Qwen3-VL, Qwen3.5) | one ladder | t h w t h w … | half_split |
+/// | vision_form::restarting (Qwen-VL towers, ggml VISION) | a ladder over half the head for each axis |
+/// first half h, then w | half_split |
+/// | vision_form::alternating (Pixtral) | one ladder; even members, then odd ones | first half h, then w |
+/// half_split |
+/// | vision_form::llama4 (Llama-4 vision) | a ladder over half the head for each axis | first half w (x),
+/// then h (y) | interleaved |
+///
+/// Golden values: tests/golden/mrope.json, rope_apply.json.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <posenc/encodings/rope.hpp>
+#include <posenc/errors.hpp>
+#include <posenc/rope/axes.hpp>
+#include <posenc/rope/rotation.hpp>
+
+namespace posenc::inline v0_1 {
+
+/// The three ways in which vision towers turn by row and column.
+enum class vision_form : unsigned char {
+  restarting,   ///< Qwen-VL towers, ggml VISION
+  alternating,  ///< Pixtral
+  llama4,       ///< Llama-4; its patches stand at row + 1, column + 1 and the class token at 0, see
+                ///< llama4_patch_positions
+};
+
+/// Where the patches of a Llama-4 vision tower stand: rows × columns patches counted from 1, then the class
+/// token, which does not turn.
+[[nodiscard]] inline std::vector<axis_positions> llama4_patch_positions(index_t rows, index_t columns) {
+  std::vector<axis_positions> table = patch_positions(rows, columns);
+  for (axis_positions& patch : table) ++patch[height_axis], ++patch[width_axis];
+  table.push_back({0, 0, 0, 0});
+  return table;
+}
+
+/// RoPE over several axes. T is the precision of cos and sin.
+template <std::floating_point T>
+class multi_axis_rope {
+ public:
+  /// M-RoPE: one ladder whose pairs are dealt out to the axes.
+  /// \param sections pairs of each axis (t, h, w; ggml has a fourth); they add up to the pairs
+  /// \param table where token n stands, axis by axis (axis_position_builder); tokens beyond it are text
+  /// \param rope_delta token n beyond the table stands at n + rope_delta on t, h and w
+  /// \throws std::invalid_argument when the options, the scaling or the sections mean nothing.
+  template <rope_scaling Scaling = no_scaling>
+  multi_axis_rope(const rope_options& options, std::span<const index_t> sections, axis_order order,
+                  std::vector<axis_positions> table, position rope_delta = 0, const Scaling& scaling = {},
+                  std::optional<position> context_length = std::nullopt)
+      : one_axis_(options, scaling, context_length), rotation_(one_axis_.lowered()) {
+    rotation_.axis_of_pair = axes_of_pairs(sections, order, rotation_.pairs());
+    set_table(std::move(table), rope_delta);
+  }
+  template <rope_scaling Scaling = no_scaling>
+  multi_axis_rope(const rope_options& options, std::initializer_list<index_t> sections, axis_order order,
+                  std::vector<axis_positions> table, position rope_delta = 0, const Scaling& scaling = {},
+                  std::optional<position> context_length = std::nullopt)
+      : multi_axis_rope(options, std::span<const index_t>(sections.begin(), sections.size()), order,
+                        std::move(table), rope_delta, scaling, context_length) {}
+
+  /// The 2-D rotation of a vision tower over the whole head.
+  /// \param head_dim a multiple of 4
+  /// \param table where each patch stands (patch_positions, llama4_patch_positions); other tokens are refused
+  /// \throws std::invalid_argument when the width or the base means nothing.
+  [[nodiscard]] static multi_axis_rope vision(vision_form form, index_t head_dim,
+                                              std::vector<axis_positions> table, double base = 10'000.0,
+                                              angle_mode angles = angle_mode::exact) {
+    detail::require(head_dim >= 4 && head_dim % 4 == 0, "vision rope: head_dim ", head_dim,
+                    " is no multiple of 4");
+    const rope_options options{
+        .head_dim = head_dim,
+        .base = base,
+        .pairing = form == vision_form::llama4 ? pairing::interleaved : pairing::half_split,
+        .angles = angles};
+    multi_axis_rope result{options, form, vision_ladder<long double>(form, head_dim, base)};
+    if (angles == angle_mode::framework_float32)
+      result.rotation_.framework_frequencies = vision_ladder<float>(form, head_dim, base).inv_freq;
+    const auto half = static_cast<std::size_t>(head_dim / 4);
+    const bool columns_first = form == vision_form::llama4;
+    result.rotation_.axis_of_pair.assign(half, columns_first ? width_axis : height_axis);
+    result.rotation_.axis_of_pair.resize(2 * half, columns_first ? height_axis : width_axis);
+    result.set_table(std::move(table), 0);
+    result.rotation_.text_follows = false;
+    return result;
+  }
+
+  /// Door *rotate*: turns the query or key of token `token`, in place.
+  /// \throws std::out_of_range for a token outside the table of a vision tower.
+  template <class S>
+  void rotate(std::span<S> head, position token) const {
+    rotation_.template apply<T>(head, token, rotation_side::query);
+  }
+
+  /// cos φ and sin φ of one pair for token `token`, without the attention factor.
+  [[nodiscard]] cos_sin<T> angle(index_t pair, position token) const {
+    rotation_.check_token(token);
+    return rotation_.template cos_sin_at<T>(pair, token);
+  }
+
+  /// Where a token stands on the axis that pair `pair` follows.
+  [[nodiscard]] position position_of(index_t pair, position token) const {
+    rotation_.check_token(token);
+    return rotation_.position_of(pair, token);
+  }
+
+  /// Radians per step of each pair, after scaling.
+  [[nodiscard]] std::span<const double> inv_freq() const noexcept { return one_axis_.inv_freq(); }
+
+  /// The axis that each pair follows.
+  [[nodiscard]] std::span<const int> axis_of_pair() const noexcept { return rotation_.axis_of_pair; }
+
+  /// m, which multiplies cos and sin of queries and of keys.
+  [[nodiscard]] double attention_factor() const noexcept { return rotation_.magnitude; }
+
+  /// The settled description, for kernels.
+  [[nodiscard]] const rotation& lowered() const noexcept { return rotation_; }
+
+ private:
+  multi_axis_rope(const rope_options& options, vision_form, const frequency_ladder<long double>& ladder)
+      : one_axis_(rope<T>::from_frequencies(options, ladder)), rotation_(one_axis_.lowered()) {}
+
+  /// Half the pairs for one axis, half for the other.
+  template <std::floating_point Real>
+  [[nodiscard]] static frequency_ladder<Real> vision_ladder(vision_form form, index_t head_dim, double base) {
+    const auto half = static_cast<std::size_t>(head_dim / 4);
+    std::vector<Real> both(2 * half);
+    if (form == vision_form::alternating) {
+      const std::vector<Real> whole = plain_frequencies<Real>(head_dim, base);
+      for (std::size_t p = 0; p < half; ++p) both[p] = whole[2 * p], both[half + p] = whole[2 * p + 1];
+    } else {
+      const std::vector<Real> one = plain_frequencies<Real>(head_dim / 2, base);
+      for (std::size_t p = 0; p < half; ++p) both[p] = both[half + p] = one[p];
+    }
+    return {both, 1};
+  }
+
+  void set_table(std::vector<axis_positions> table, position rope_delta) {
+    for (const axis_positions& token : table)
+      for (const position place : token)
+        detail::require(place >= -position_limit && place <= position_limit, "multi-axis: position ", place,
+                        " is beyond ±2^62");
+    detail::require(rope_delta >= -position_limit && rope_delta <= position_limit, "multi-axis: rope_delta ",
+                    rope_delta, " is beyond ±2^62");
+    rotation_.axis_positions_of_token = std::move(table);
+    rotation_.text_shift = rope_delta;
+  }
+
+  rope<T> one_axis_;
+  rotation rotation_;
+};
+
+}  // namespace posenc::inline v0_1
