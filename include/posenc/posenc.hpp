@@ -32,6 +32,8 @@
 #include <posenc/encodings/alibi.hpp>
 #include <posenc/encodings/bias_table.hpp>
 #include <posenc/encodings/learned_absolute.hpp>
+#include <posenc/encodings/logit_scale.hpp>
+#include <posenc/encodings/multi_axis_rope.hpp>
 #include <posenc/encodings/position_ids.hpp>
 #include <posenc/encodings/relative_bias.hpp>
 #include <posenc/encodings/relative_clip.hpp>
@@ -39,7 +41,10 @@
 #include <posenc/encodings/rope.hpp>
 #include <posenc/encodings/sinusoidal.hpp>
 #include <posenc/encodings/t5_bias.hpp>
+#include <posenc/encodings/xpos.hpp>
 #include <posenc/errors.hpp>
 #include <posenc/positions.hpp>
+#include <posenc/rope/apply.hpp>
+#include <posenc/rope/convert_pairing.hpp>
 #include <posenc/version.hpp>
 #include <posenc/views.hpp>
