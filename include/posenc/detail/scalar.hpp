@@ -31,4 +31,18 @@ requires(narrow_storage<S> || std::same_as<S, float>) struct sum_type<S> {
 template <class S>
 using sum_t = typename sum_type<S>::type;
 
+template <class S, class T>
+struct product_type {
+  using type = S;
+};
+template <std::floating_point S, std::floating_point T>
+struct product_type<S, T> {
+  using type = std::common_type_t<S, T>;
+};
+
+/// What a stored value times a number T is formed in: the wider of the two, or the scalar itself where it is
+/// more than a number (automatic differentiation).
+template <class S, class T>
+using product_t = typename product_type<working_t<S>, T>::type;
+
 }  // namespace posenc::inline v0_1::detail

@@ -110,14 +110,16 @@ struct rotation {
   template <std::floating_point T, class S>
   void turn_pair(std::span<S> head, index_t pair, const cos_sin<T>& angle, T m) const noexcept {
     using work = detail::working_t<S>;
+    using product = detail::product_t<S, T>;
     const auto [first, second] = channels_of_pair(layout, width, pair);
     S& a = head[static_cast<std::size_t>(offset + first)];
     S& b = head[static_cast<std::size_t>(offset + second)];
-    const work x = static_cast<work>(a), y = static_cast<work>(b);
+    const product x = static_cast<product>(static_cast<work>(a)),
+                  y = static_cast<product>(static_cast<work>(b));
     // Each product is a value of its own: expression-template scalars need that, and others do not notice.
-    const work x_cos = x * angle.cos, y_sin = y * angle.sin, x_sin = x * angle.sin, y_cos = y * angle.cos;
-    a = static_cast<S>(work(x_cos - y_sin) * m);
-    b = static_cast<S>(work(x_sin + y_cos) * m);
+    const product x_cos = x * angle.cos, y_sin = y * angle.sin, x_sin = x * angle.sin, y_cos = y * angle.cos;
+    a = static_cast<S>(static_cast<work>(product(x_cos - y_sin) * m));
+    b = static_cast<S>(static_cast<work>(product(x_sin + y_cos) * m));
   }
 
   /// Turns the head in place; T is the precision of cos and sin.
