@@ -295,23 +295,12 @@ TEST(huggingface, llama4_rests_every_fourth_layer_and_warms_it_up) {
   EXPECT_EQ(turning.rope().options.pairing, posenc::pairing::interleaved);
   EXPECT_FALSE(turning.position_scale);
   // 1 + 0.1·ln(1 + ⌊(8191 + 1)/8192⌋) = 1 + 0.1·ln 2
-  EXPECT_DOUBLE_EQ(resting.position_scale.value()(8191), 1 + 0.1 * std::log(2.0));
-  EXPECT_EQ(resting.position_scale.value()(8190), 1);
+  EXPECT_DOUBLE_EQ(resting.position_scale.value().scale(8191), 1 + 0.1 * std::log(2.0));
+  EXPECT_EQ(resting.position_scale.value().scale(8190), 1);
   config["text_config"]["no_rope_layers"] = {0, 1, 1, 1, 1, 1, 1, 1};
   EXPECT_EQ(of_type(read(config), "full_attention").layers, layers({0}));
   config["text_config"]["attn_temperature_tuning"] = false;
   EXPECT_FALSE(of_type(read(config), "full_attention").position_scale);
-}
-
-TEST(huggingface, logit_scale_golden_values) {
-  for (const json& row : golden::cases("logit_scale.json")) {
-    const json& config = row.at("config");
-    if (!config.contains("floor_scale")) continue;
-    const posenc::position_scale scale{config.at("attn_scale").get<double>(),
-                                       config.at("floor_scale").get<double>(), 1};
-    EXPECT_DOUBLE_EQ(scale(config.at("position").get<posenc::position>()),
-                     row.at("expect").at("q_scale").get<double>());
-  }
 }
 
 TEST(huggingface, ministral3_scales_queries_by_position_on_all_layers) {
@@ -337,8 +326,8 @@ TEST(huggingface, ministral3_scales_queries_by_position_on_all_layers) {
   const model_description model = read(config);
   ASSERT_EQ(model.encodings.size(), 1u);
   EXPECT_TRUE(model.warnings.empty()) << model.warnings[0];
-  EXPECT_EQ(model.encodings[0].position_scale.value()(16383), 1);
-  EXPECT_DOUBLE_EQ(model.encodings[0].position_scale.value()(16384), 1 + 0.1 * std::log(2.0));
+  EXPECT_EQ(model.encodings[0].position_scale.value().scale(16383), 1);
+  EXPECT_DOUBLE_EQ(model.encodings[0].position_scale.value().scale(16384), 1 + 0.1 * std::log(2.0));
   EXPECT_EQ(posenc::make_rope<double>(model.encodings[0].rope()).attention_factor(), 1);
   // mscale_all_dim is DeepSeek's: it does not touch the softmax scale here.
   EXPECT_DOUBLE_EQ(*model.encodings[0].softmax_scale, 1 / std::sqrt(128.0));

@@ -8,7 +8,6 @@
 ///     const auto rope = posenc::make_rope<float>(model.encodings[0].rope(), 32'768);
 #pragma once
 
-#include <cmath>
 #include <concepts>
 #include <cstddef>
 #include <optional>
@@ -19,6 +18,7 @@
 
 #include <posenc/detail/floating.hpp>
 #include <posenc/encodings/alibi.hpp>
+#include <posenc/encodings/logit_scale.hpp>
 #include <posenc/encodings/rope.hpp>
 #include <posenc/encodings/sinusoidal.hpp>
 #include <posenc/encodings/t5_bias.hpp>
@@ -99,18 +99,6 @@ struct sinusoidal_description {
   index_t position_offset = 0;  ///< token t stands at position t + position_offset
 };
 
-/// A factor on the scores of a query that grows with its position: τ(i) = 1 + β·ln(1 + ⌊(i + shift)/length⌋)
-/// (Llama-4: shift 1, on layers without rotation; Ministral: shift 0).
-struct position_scale {
-  double beta = 0;
-  double length = 0;  ///< in tokens
-  position shift = 0;
-
-  [[nodiscard]] double operator()(position query) const {
-    return 1 + beta * std::log1p(std::floor(static_cast<double>(query + shift) / length));
-  }
-};
-
 /// One positional encoding and the layers that use it.
 struct encoding_description {
   std::variant<std::monostate, rope_description, alibi_description, t5_description, learned_description,
@@ -125,9 +113,9 @@ struct encoding_description {
   /// query_pre_attn_scalar); a rope's attention factor is not in it, it is on cos and sin. Nothing if the
   /// file does not say.
   std::optional<double> softmax_scale{};
-  std::optional<posenc::position_scale> position_scale{};
-  double softcap = 0;          ///< c·tanh(s/c) on scaled scores; 0 is off
-  bool learned_sinks = false;  ///< one learned logit per head joins each softmax (gpt-oss)
+  std::optional<logit_scale> position_scale{};  ///< a further factor, by the position of the query
+  double softcap = 0;                           ///< c·tanh(s/c) on scaled scores; 0 is off
+  bool learned_sinks = false;                   ///< one learned logit per head joins each softmax (gpt-oss)
   bool causal = true;
   std::optional<position> lookback{};   ///< keys at most this far behind the query are seen
   std::optional<position> lookahead{};  ///< keys at most this far ahead of the query are seen
@@ -180,32 +168,6 @@ template <std::floating_point T>
 }
 
 namespace detail {
-
-/// The pair-to-axis map of multi-axis RoPE from its section lengths in pairs; see multi_axis_rope.
-/// \throws std::invalid_argument when the sections do not fill the pairs.
-[[nodiscard]] inline std::vector<int> axes_of_sections(const std::vector<index_t>& sections, index_t pairs,
-                                                       bool interleaved) {
-  index_t sum = 0;
-  for (const index_t section : sections) {
-    require(section >= 0 && section <= pairs, "a section of ", section, " pairs among ", pairs);
-    sum += section;
-  }
-  require(sections.size() == 3 || sections.size() == 4, "multi-axis rope needs 3 sections, not ",
-          sections.size());
-  require(sum == pairs, "the sections of multi-axis rope have ", sum, " pairs, the rotary width has ", pairs);
-  std::vector<int> axes;
-  if (!interleaved) {
-    for (std::size_t axis = 0; axis < sections.size(); ++axis)
-      axes.insert(axes.end(), static_cast<std::size_t>(sections[axis]), static_cast<int>(axis));
-    return axes;
-  }
-  require(sections.size() == 3 || sections[3] == 0, "interleaved multi-axis rope has 3 axes");
-  for (index_t pair = 0; pair < pairs; ++pair) {
-    const auto axis = static_cast<std::size_t>(pair % 3);
-    axes.push_back(axis != 0 && pair < 3 * sections[axis] ? static_cast<int>(axis) : 0);
-  }
-  return axes;
-}
 
 /// Builds each rope once, so that a description that means nothing is refused where the file is read.
 inline void check_ropes(const model_description& model) {

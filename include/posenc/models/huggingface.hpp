@@ -42,6 +42,7 @@
 #include <posenc/models/description.hpp>
 #include <posenc/models/huggingface_families.hpp>
 #include <posenc/models/json.hpp>
+#include <posenc/rope/axes.hpp>
 #include <posenc/rope/pairing.hpp>
 
 namespace posenc::inline v0_1 {
@@ -641,8 +642,8 @@ class reader {
         on = tuning->is_boolean() ? tuning->template get<bool>()
                                   : config().integer("attn_temperature_tuning").value_or(0) != 0;
       if (on)
-        encoding.position_scale = posenc::position_scale{config().number("attn_scale").value_or(0.1),
-                                                         config().number("floor_scale").value_or(8192), 1};
+        encoding.position_scale = logit_scale::llama4(config().number("attn_scale").value_or(0.1),
+                                                      config().number("floor_scale").value_or(8192));
     }
     out_.encodings.push_back(std::move(encoding));
   }
@@ -783,7 +784,7 @@ class reader {
       if (has_trait(latent)) apply_latent_temperature(type, *entry, encoding);
       if (has_trait(ministral_scale))
         if (const auto beta = entry->number("llama_4_scaling_beta"); beta && *beta != 0)
-          encoding.position_scale = posenc::position_scale{*beta, original_context(*entry), 0};
+          encoding.position_scale = logit_scale::ministral(*beta, original_context(*entry));
     }
     encoding.parameters = std::move(rope);
   }
@@ -795,8 +796,8 @@ class reader {
     if (type == "default" || all_dim == 0) return;
     const auto factor = entry.number("factor");
     if (!factor) refuse(entry.name_of_key("factor"), " is needed for mscale_all_dim");
-    const double m = yarn::magnitude(*factor, all_dim);
-    encoding.softmax_scale = *encoding.softmax_scale * m * m;
+    encoding.softmax_scale = *encoding.softmax_scale *
+                             deepseek_softmax_multiplier(yarn{.factor = *factor, .mscale_all_dim = all_dim});
   }
 
   void read_axes(const std::optional<json_object>& entry, rope_description& rope) {
@@ -815,7 +816,8 @@ class reader {
       warn("mrope_section is missing: the default of ", type_, " is used");
     }
     const bool interleaved = taking_turns || (entry && entry->boolean("mrope_interleaved").value_or(false));
-    rope.axis_of_pair = axes_of_sections(*sections, *rope.options.rotary_dim / 2, interleaved);
+    rope.axis_of_pair = axes_of_pairs(*sections, interleaved ? axis_order::interleaved : axis_order::chunked,
+                                      *rope.options.rotary_dim / 2);
   }
 
   [[nodiscard]] double needed(const json_object& entry, const char* key, const std::string& type) const {

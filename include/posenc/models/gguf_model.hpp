@@ -1,0 +1,546 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// GGUF metadata → the positional encoding of every layer.
+///
+///     const posenc::model_description model = posenc::read_gguf_model("model.gguf");
+///
+/// The architecture implies the pairing: it is that of the weights *in the file*, which the converters of
+/// some architectures have permuted (a llama is interleaved in GGUF and half_split in Hugging Face's files).
+/// An architecture that is not in the list below is refused. Facts read off llama.cpp (2026-11) and gguf
+/// 0.19.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <initializer_list>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <Eigen/Core>
+
+#include <posenc/errors.hpp>
+#include <posenc/models/description.hpp>
+#include <posenc/models/gguf.hpp>
+#include <posenc/rope/axes.hpp>
+#include <posenc/rope/pairing.hpp>
+
+namespace posenc::inline v0_1 {
+
+/// Where llama.cpp computes something else than the authors of a model.
+struct gguf_options {
+  /// gpt-oss: the ends of YaRN's ramp are rounded to whole pairs, which its authors do not; interleaved
+  /// multi-axis rope: pairs that no section reaches follow a fourth axis and stand still for text.
+  bool as_llama_cpp = false;
+};
+
+namespace detail::gguf {
+
+/// Architectures whose files pair channels (2p, 2p + 1).
+inline constexpr std::array<std::string_view, 32> interleaved_architectures{
+    "llama",         "llada",      "llama4",      "deci",     "baichuan", "internlm2",  "minicpm",
+    "xverse",        "command-r",  "cohere2",     "olmo",     "arctic",   "deepseek",   "deepseek2",
+    "deepseek2-ocr", "plm",        "chatglm",     "glm4",     "granite",  "granitemoe", "granitehybrid",
+    "chameleon",     "bailingmoe", "neo-bert",    "smollm3",  "arcee",    "ernie4_5",   "ernie4_5-moe",
+    "mistral3",      "mistral4",   "llama-embed", "maincoder"};
+
+/// Architectures whose files pair channels (p, p + width/2).
+inline constexpr std::array<std::string_view, 64> half_split_architectures{
+    "falcon",          "falcon-h1",   "grok",          "dbrx",
+    "jina-bert-v3",    "modern-bert", "nomic-bert",    "nomic-bert-moe",
+    "eurobert",        "stablelm",    "bitnet",        "qwen",
+    "qwen2",           "dream",       "qwen2moe",      "qwen3",
+    "qwen3moe",        "llada-moe",   "rnd1",          "olmo2",
+    "olmoe",           "phi2",        "phi3",          "phimoe",
+    "plamo",           "plamo2",      "plamo3",        "gemma",
+    "gemma2",          "gemma3",      "gemma3n",       "gemma4",
+    "gemma-embedding", "starcoder2",  "openelm",       "gptneox",
+    "codeshell",       "orion",       "nemotron",      "exaone",
+    "exaone4",         "minicpm3",    "bailingmoe2",   "dots1",
+    "hunyuan-moe",     "gpt-oss",     "hunyuan-dense", "lfm2",
+    "lfm2moe",         "glm4moe",     "seed_oss",      "grovemoe",
+    "apertus",         "minimax-m2",  "cogvlm",        "pangu-embedded",
+    "qwen3next",       "qwen2vl",     "paddleocr",     "qwen3vl",
+    "qwen3vlmoe",      "qwen35",      "qwen35moe",     "jais2"};
+
+/// Architectures without rotation.
+inline constexpr std::array<std::string_view, 13> other_architectures{
+    "bloom", "mpt",       "refact", "jina-bert-v2", "jais",   "t5",   "t5encoder",
+    "gpt2",  "starcoder", "bert",   "mamba",        "mamba2", "rwkv6"};
+
+/// Reads one file.
+class reader {
+ public:
+  using tensor_source = std::function<std::vector<std::byte>(const gguf_tensor&)>;
+
+  reader(const gguf_file& file, const tensor_source& tensor_bytes, const gguf_options& options)
+      : file_(file), tensor_bytes_(tensor_bytes), options_(options) {}
+
+  [[nodiscard]] model_description read() {
+    const auto name = file_.text("general.architecture");
+    if (!name) fail<format_error>("GGUF: there is no key general.architecture");
+    architecture_ = *name;
+    out_.model_type = architecture_;
+    layout_ = pairing_of_architecture();
+    out_.layers = needed("block_count", 1, most_layers);
+    out_.heads = widest_of("attention.head_count").value_or(0);
+    out_.kv_heads = widest_of("attention.head_count_kv").value_or(out_.heads);
+    out_.context_length = count("context_length", 1, most_positions);
+    layout_ ? read_rotary() : read_other_kind();
+    std::erase_if(out_.encodings, [](const encoding_description& one) { return one.layers.empty(); });
+    check_ropes(out_);
+    return std::move(out_);
+  }
+
+ private:
+  static constexpr std::int64_t most_layers = 10'000, widest = 1 << 20,
+                                most_positions = std::int64_t{1} << 40;
+
+  // ---- Access to "[architecture].key" -------------------------------------------------------------------
+
+  [[nodiscard]] std::string key_of(std::string_view key) const {
+    return architecture_ + "." + std::string(key);
+  }
+  [[nodiscard]] std::optional<double> number(std::string_view key) const {
+    const auto value = file_.number(key_of(key));
+    if (value && !is_finite(*value)) fail<format_error>("GGUF: key ", key_of(key), " is not finite");
+    return value;
+  }
+  [[nodiscard]] std::optional<index_t> count(std::string_view key, std::int64_t least,
+                                             std::int64_t most) const {
+    const auto value = file_.integer(key_of(key));
+    if (value) check_count(key, *value, least, most);
+    return value;
+  }
+  void check_count(std::string_view key, std::int64_t value, std::int64_t least, std::int64_t most) const {
+    if (value < least || value > most)
+      fail<format_error>("GGUF: key ", key_of(key), " is ", value, ", not from ", least, " to ", most);
+  }
+  [[nodiscard]] index_t needed(std::string_view key, std::int64_t least, std::int64_t most) const {
+    const auto value = count(key, least, most);
+    if (!value) refuse("there is no key ", key_of(key));
+    return *value;
+  }
+  /// The largest entry of a key that is one integer or one per layer.
+  [[nodiscard]] std::optional<index_t> widest_of(std::string_view key) const {
+    const auto values = file_.integers(key_of(key));
+    if (!values || values->empty()) return std::nullopt;
+    for (const std::int64_t value : *values) check_count(key, value, 0, widest);
+    return *std::max_element(values->begin(), values->end());
+  }
+  template <class... Parts>
+  [[noreturn]] void refuse(const Parts&... parts) const {
+    fail<std::invalid_argument>("GGUF ", architecture_, ": ", parts...);
+  }
+  template <class... Parts>
+  void warn(const Parts&... parts) {
+    std::string sentence;
+    (append(sentence, parts), ...);
+    out_.warnings.push_back(std::move(sentence));
+  }
+  [[nodiscard]] bool is(std::initializer_list<std::string_view> names) const {
+    return std::find(names.begin(), names.end(), architecture_) != names.end();
+  }
+
+  /// Nothing for an architecture that does not rotate. \throws std::invalid_argument for an unknown one.
+  [[nodiscard]] std::optional<pairing> pairing_of_architecture() const {
+    const auto listed = [&](const auto& list) {
+      return std::find(list.begin(), list.end(), architecture_) != list.end();
+    };
+    if (listed(interleaved_architectures)) return pairing::interleaved;
+    if (listed(half_split_architectures)) return pairing::half_split;
+    if (listed(other_architectures)) return std::nullopt;
+    std::string known;
+    const auto name_all = [&](const auto& list) {
+      for (const std::string_view one : list) known.append(known.empty() ? "" : ", ").append(one);
+    };
+    name_all(interleaved_architectures), name_all(half_split_architectures), name_all(other_architectures);
+    refuse("this architecture is not known, and which channels pair up is not guessed; known are ", known);
+  }
+
+  [[nodiscard]] std::vector<index_t> all_layers(index_t count) const {
+    std::vector<index_t> layers;
+    for (index_t i = 0; i < count; ++i) layers.push_back(i);
+    return layers;
+  }
+
+  // ---- Encodings other than RoPE ------------------------------------------------------------------------
+
+  void read_other_kind() {
+    encoding_description encoding;
+    encoding.layer_type = "full_attention";
+    encoding.layers = all_layers(out_.layers);
+    encoding.causal = file_.boolean(key_of("attention.causal")).value_or(!is({"bert", "jina-bert-v2"}));
+    if (is({"t5", "t5encoder"})) return read_t5();
+    if (!is({"mamba", "mamba2", "rwkv6"})) {
+      encoding.softmax_scale = softmax_scale(head_dim(false));
+      const double fixed = is({"bloom", "refact", "jina-bert-v2"}) ? 8 : 0;
+      const double bias_max = number("attention.max_alibi_bias").value_or(fixed);
+      if (bias_max > 0) {
+        if (out_.heads == 0) refuse("there is no key ", key_of("attention.head_count"));
+        encoding.parameters =
+            alibi_description{{.heads = out_.heads,
+                               .bias_max = bias_max,
+                               .form = encoding.causal ? alibi_form::causal : alibi_form::symmetric}};
+      } else if (const gguf_tensor* table = file_.find_tensor("position_embd.weight")) {
+        if (table->extents.size() != 2 || table->extents[1] > static_cast<std::uint64_t>(most_positions))
+          fail<format_error>("GGUF: tensor position_embd.weight is no table of positions");
+        encoding.parameters = learned_description{static_cast<index_t>(table->extents[1]), 0,
+                                                  static_cast<index_t>(table->extents[0])};
+      } else if (!is({"mpt", "jais"})) {
+        encoding.parameters = learned_description{needed("context_length", 1, most_positions), 0,
+                                                  count("embedding_length", 1, widest).value_or(0)};
+      }
+    }
+    out_.encodings.push_back(std::move(encoding));
+  }
+
+  void read_t5() {
+    const index_t buckets = needed("attention.relative_buckets_count", 1, widest);
+    const auto side = [&](bool bidirectional, index_t layers) {
+      encoding_description encoding;
+      encoding.parameters = t5_description{
+          {.buckets = buckets, .max_distance = 128, .bidirectional = bidirectional}, out_.heads};
+      encoding.layer_type = bidirectional ? "encoder" : "decoder";
+      encoding.layers = all_layers(layers);
+      encoding.softmax_scale = 1;
+      encoding.causal = !bidirectional;
+      out_.encodings.push_back(std::move(encoding));
+    };
+    const index_t encoder_layers = out_.layers;
+    side(true, encoder_layers);
+    if (architecture_ == "t5encoder") return;
+    const index_t decoder_layers = count("decoder_block_count", 1, most_layers).value_or(encoder_layers);
+    out_.layers += decoder_layers;
+    side(false, decoder_layers);
+  }
+
+  // ---- RoPE ---------------------------------------------------------------------------------------------
+
+  struct layer_kind {
+    bool local = false, rotates = true, recurrent = false;
+    bool operator<(const layer_kind& other) const {
+      return std::tie(local, rotates, recurrent) < std::tie(other.local, other.rotates, other.recurrent);
+    }
+  };
+
+  void read_rotary() {
+    if (!out_.context_length) refuse("there is no key ", key_of("context_length"));
+    read_divisors();
+    window_ = local_window();
+    const std::vector<bool> local = local_layers();
+    std::map<layer_kind, std::size_t> places;
+    for (index_t layer = 0; layer < out_.layers; ++layer) {
+      const layer_kind kind = kind_of(layer, local[static_cast<std::size_t>(layer)]);
+      const auto [place, is_new] = places.try_emplace(kind, out_.encodings.size());
+      if (is_new) out_.encodings.push_back(describe(kind));
+      out_.encodings[place->second].layers.push_back(layer);
+    }
+  }
+
+  [[nodiscard]] index_t local_window() const {
+    const index_t standard = is({"llama4"}) ? 8192 : is({"gemma2", "exaone4"}) ? 4096 : 0;
+    // llama.cpp does not use the window that these files may state.
+    if (is({"llama", "phi3", "qwen2", "qwen2moe", "mistral3"})) return 0;
+    const index_t stated = count("attention.sliding_window", 0, most_positions).value_or(standard);
+    return is({"llama4"}) && stated > 0 ? 8192 : stated;
+  }
+
+  [[nodiscard]] index_t default_period() const {
+    if (is({"gemma2", "gpt-oss"})) return 2;
+    if (is({"modern-bert"})) return 3;
+    if (is({"llama4", "cohere2", "exaone4", "olmo2"})) return 4;
+    if (is({"gemma3", "gemma-embedding"})) return 6;
+    return 0;
+  }
+
+  /// Which layers see a window only.
+  [[nodiscard]] std::vector<bool> local_layers() const {
+    const auto count = static_cast<std::size_t>(out_.layers);
+    std::vector<bool> local(count, false);
+    if (window_ == 0) return local;
+    index_t period = default_period();
+    if (const auto pattern = file_.integers(key_of("attention.sliding_window_pattern"))) {
+      const bool is_list =
+          std::holds_alternative<gguf_array>(file_.find(key_of("attention.sliding_window_pattern"))->value);
+      if (is_list) {
+        if (pattern->size() < count)
+          fail<format_error>("GGUF: key ", key_of("attention.sliding_window_pattern"), " lists ",
+                             pattern->size(), " layers of ", count);
+        for (std::size_t i = 0; i < count; ++i) local[i] = (*pattern)[i] != 0;
+        return local;
+      }
+      check_count("attention.sliding_window_pattern", pattern->front(), 0, most_layers);
+      period = pattern->front();
+    }
+    if (period == 0) return std::vector<bool>(count, true);
+    for (index_t i = 0; i < out_.layers; ++i)
+      local[static_cast<std::size_t>(i)] = is({"modern-bert"}) ? i % period != 0 : (i + 1) % period != 0;
+    return local;
+  }
+
+  [[nodiscard]] layer_kind kind_of(index_t layer, bool local) const {
+    if (is({"qwen3next", "qwen35", "qwen35moe"})) {
+      const index_t every = count("full_attention_interval", 1, most_layers).value_or(4);
+      if ((layer + 1) % every != 0) return {false, false, true};
+    }
+    bool rotates = true;
+    if (is({"cohere2"})) rotates = local;
+    if (is({"exaone4"})) rotates = local || window_ == 0;
+    if (is({"smollm3"})) rotates = (layer + 1) % 4 != 0;
+    if (is({"llama4"})) rotates = window_ == 0 || (layer + 1) % 4 != 0;
+    return {local, rotates, false};
+  }
+
+  [[nodiscard]] encoding_description describe(const layer_kind& kind) {
+    encoding_description encoding;
+    const bool symmetric = is({"modern-bert", "gemma-embedding"});
+    encoding.causal = file_.boolean(key_of("attention.causal"))
+                          .value_or(!symmetric && !is({"nomic-bert", "nomic-bert-moe", "jina-bert-v3",
+                                                       "eurobert", "neo-bert"}));
+    encoding.learned_sinks = is({"gpt-oss"});
+    encoding.layer_type = kind.recurrent                 ? "linear_attention"
+                          : kind.local && is({"llama4"}) ? "chunked_attention"
+                          : kind.local                   ? "sliding_attention"
+                                                         : "full_attention";
+    if (kind.recurrent) return encoding;
+    if (kind.local) {
+      if (is({"llama4"}))
+        encoding.chunk = window_;
+      else if (symmetric)
+        encoding.lookback = encoding.lookahead = window_ / 2;
+      else
+        encoding.lookback = window_ - 1;
+    }
+    if (is({"gemma2"})) encoding.softcap = number("attn_logit_softcapping").value_or(50);
+    const index_t width = head_dim(kind.local);
+    encoding.softmax_scale = softmax_scale(width);
+    const auto temperature = number("attention.temperature_scale");
+    if (is({"llama4"}) && !kind.rotates)
+      encoding.position_scale = logit_scale::llama4(temperature.value_or(0.1),
+                                                    number("attention.temperature_length").value_or(8192));
+    if (is({"mistral3", "mistral4", "deepseek2"}) && temperature && *temperature != 0)
+      encoding.position_scale = logit_scale::ministral(*temperature, original_context());
+    if (kind.rotates) describe_rope(kind, width, encoding);
+    return encoding;
+  }
+
+  [[nodiscard]] index_t head_dim(bool local) const {
+    if (const auto latent = count("attention.key_length_mla", 1, widest)) return *latent;
+    if (local)
+      if (const auto width = count("attention.key_length_swa", 1, widest)) return *width;
+    if (const auto width = count("attention.key_length", 1, widest)) return *width;
+    if (out_.heads == 0) refuse("there is no key ", key_of("attention.head_count"));
+    return needed("embedding_length", 1, widest) / out_.heads;
+  }
+
+  [[nodiscard]] double softmax_scale(index_t width) const {
+    if (const auto stated = number("attention.scale"); stated && *stated != 0) return *stated;
+    if (is({"gemma3n", "gemma4"})) return 1;
+    // The 27 B models of Gemma 2 and 3 scale by the width of the model over its heads.
+    const bool large_gemma = (is({"gemma2"}) && out_.layers == 46) || (is({"gemma3"}) && out_.layers == 62);
+    if (large_gemma && out_.heads > 0) width = needed("embedding_length", 1, widest) / out_.heads;
+    return 1 / std::sqrt(static_cast<double>(width));
+  }
+
+  [[nodiscard]] double original_context() const {
+    return static_cast<double>(
+        count("rope.scaling.original_context_length", 1, most_positions).value_or(*out_.context_length));
+  }
+
+  void describe_rope(const layer_kind& kind, index_t width, encoding_description& encoding) {
+    const bool local = kind.local;
+    rope_description rope{.options = {.head_dim = width, .base = base_of(local), .pairing = *layout_}};
+    const index_t stated = count("rope.dimension_count", 0, widest).value_or(width);
+    rope.options.rotary_dim =
+        local ? count("rope.dimension_count_swa", 0, widest).value_or((std::min)(stated, width)) : stated;
+    const bool latent = is({"deepseek2", "minicpm3", "plm", "mistral4"}) && *rope.options.rotary_dim < width;
+    if (latent) rope.options.rotary_offset = width - *rope.options.rotary_dim;
+    rope.context_length = out_.context_length;
+    // Gemma-3 and OLMo-3 extend their global layers only, and gemma4's divisors are for those.
+    const bool extended =
+        !(local && is({"gemma3", "gemma3n", "gemma4", "gemma-embedding", "olmo2", "modern-bert"}));
+    if (extended) {
+      if (divisors_.size() == static_cast<std::size_t>(*rope.options.rotary_dim / 2))
+        rope.frequency_divisors = divisors_;
+      else if (!divisors_.empty())
+        refuse("rope_freqs.weight has ", divisors_.size(), " entries for ", *rope.options.rotary_dim / 2,
+               " pairs");
+      rope.scaling = scaling(encoding);
+    }
+    read_sections(rope);
+    encoding.parameters = std::move(rope);
+  }
+
+  [[nodiscard]] double base_of(bool local) {
+    const auto stated = number("rope.freq_base");
+    if (local) {
+      if (const auto own = number("rope.freq_base_swa")) return *own;
+      if (is({"gemma3", "gemma3n", "gemma4", "gemma-embedding", "modern-bert"})) return 10'000;
+    }
+    if (!stated && !warned_base_) {
+      warn("there is no key ", key_of("rope.freq_base"), ": 10000 is the default of the format");
+      warned_base_ = true;
+    }
+    return stated.value_or(10'000);
+  }
+
+  void read_sections(rope_description& rope) const {
+    const auto all = file_.integers(key_of("rope.dimension_sections"));
+    if (!all) return;
+    std::vector<index_t> sections(all->begin(), all->end());
+    while (sections.size() > 3 && sections.back() == 0) sections.pop_back();
+    if (std::all_of(sections.begin(), sections.end(), [](index_t one) { return one == 0; })) return;
+    const bool taking_turns = is({"qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe"});
+    const axis_order order = !taking_turns           ? axis_order::chunked
+                             : options_.as_llama_cpp ? axis_order::ggml_interleaved
+                                                     : axis_order::interleaved;
+    rope.axis_of_pair = axes_of_pairs(sections, order, *rope.options.rotary_dim / 2);
+  }
+
+  // ---- Scaling ------------------------------------------------------------------------------------------
+
+  [[nodiscard]] any_scaling scaling(encoding_description& encoding) {
+    const std::string type = file_.text(key_of("rope.scaling.type")).value_or("linear");
+    const double stated = number("rope.scaling.factor").value_or(number("rope.scale_linear").value_or(0));
+    const double factor = stated == 0 ? 1 : stated;
+    const double magnitude = number("rope.scaling.attn_factor").value_or(1);
+    const bool has_sets = file_.find_tensor("rope_factors_long.weight") != nullptr;
+    if (type == "longrope" || (has_sets && type != "yarn")) return longrope_of(magnitude);
+    if (type == "yarn" && number("rope.scaling.yarn_ext_factor").value_or(-1) != 0)
+      return yarn_of(factor, magnitude, encoding);
+    if (type != "none" && type != "linear" && type != "yarn")
+      refuse("rope.scaling.type ", type, " is not known; known are none, linear, yarn, longrope");
+    if (magnitude != 1) refuse("rope.scaling.attn_factor ", magnitude, " with scaling type ", type);
+    if (const auto stretch = number("rope.scaling.alpha"); stretch && *stretch != 0)
+      return theta_scaling{.factor = *stretch};
+    if (type == "none" || factor == 1) return no_scaling{};
+    return position_interpolation{.factor = factor};
+  }
+
+  [[nodiscard]] yarn yarn_of(double factor, double magnitude, encoding_description& encoding) const {
+    const double extension = number("rope.scaling.yarn_ext_factor").value_or(-1);
+    if (extension > 0 && extension != 1)
+      refuse("rope.scaling.yarn_ext_factor ", extension, ": only 0 and 1 are known");
+    yarn scheme{.factor = factor, .original_context = original_context()};
+    scheme.beta_fast = number("rope.scaling.yarn_beta_fast").value_or(32);
+    scheme.beta_slow = number("rope.scaling.yarn_beta_slow").value_or(1);
+    scheme.truncate = !is({"gpt-oss"}) || options_.as_llama_cpp;
+    double all_dim = number("rope.scaling.yarn_log_multiplier").value_or(0);
+    if (is({"deepseek2", "mistral4"})) {
+      all_dim /= 0.1;  // these files hold 0.1·mscale_all_dim
+      const double m = yarn::magnitude(factor, all_dim);
+      encoding.softmax_scale = *encoding.softmax_scale * m * m;
+      // mscale is not in the file; it equals mscale_all_dim in the published models.
+      scheme.attention_factor = magnitude * (all_dim == 0 ? yarn::magnitude(factor, 1) : 1);
+    } else {
+      scheme.attention_factor =
+          magnitude * yarn::magnitude(factor, 1) / (all_dim == 0 ? 1 : yarn::magnitude(factor, all_dim));
+    }
+    return scheme;
+  }
+
+  [[nodiscard]] longrope longrope_of(double magnitude) const {
+    longrope scheme;
+    for (const auto& [name, list] : {std::pair{"rope_factors_short.weight", &scheme.short_factor},
+                                     std::pair{"rope_factors_long.weight", &scheme.long_factor}}) {
+      const gguf_tensor* tensor = file_.find_tensor(name);
+      if (tensor == nullptr) refuse("there is no tensor ", name, ", which longrope needs");
+      *list = floats_of(*tensor);
+    }
+    scheme.original_context = original_context();
+    scheme.max_context = static_cast<double>(*out_.context_length);
+    scheme.attention_factor = magnitude;
+    return scheme;
+  }
+
+  void read_divisors() {
+    for (const char* name : {"rope_freqs.weight", "blk.0.rope_freqs.weight"})
+      if (const gguf_tensor* tensor = file_.find_tensor(name); tensor != nullptr && divisors_.empty())
+        divisors_ = floats_of(*tensor);
+  }
+
+  [[nodiscard]] std::vector<double> floats_of(const gguf_tensor& tensor) const {
+    if (tensor.elements > static_cast<std::uint64_t>(widest))
+      fail<format_error>("GGUF: tensor ", tensor.name, " has ", tensor.elements,
+                         " elements, more than one per pair");
+    const bool whole = tensor.type == 0, is_half = tensor.type == 1;
+    if (!whole && !is_half)
+      fail<format_error>("GGUF: tensor ", tensor.name, " has element type ", tensor.type, ", not F32 or F16");
+    const std::vector<std::byte> bytes = tensor_bytes_(tensor);
+    const std::size_t width = whole ? 4 : 2;
+    if (bytes.size() != static_cast<std::size_t>(tensor.elements) * width)
+      fail<format_error>("GGUF: tensor ", tensor.name, " has ", bytes.size(), " bytes");
+    std::vector<double> values;
+    for (std::size_t at = 0; at < bytes.size(); at += width) {
+      const std::uint64_t raw = little_endian(bytes.data() + at, width);
+      const double value = whole
+                               ? static_cast<double>(std::bit_cast<float>(static_cast<std::uint32_t>(raw)))
+                               : static_cast<double>(static_cast<float>(
+                                     Eigen::numext::bit_cast<Eigen::half>(static_cast<std::uint16_t>(raw))));
+      if (!is_finite(value))
+        fail<format_error>("GGUF: tensor ", tensor.name, " holds a number that is not finite");
+      values.push_back(value);
+    }
+    return values;
+  }
+
+  const gguf_file& file_;
+  const tensor_source& tensor_bytes_;
+  gguf_options options_;
+  std::string architecture_;
+  std::optional<pairing> layout_;
+  index_t window_ = 0;
+  bool warned_base_ = false;
+  std::vector<double> divisors_;
+  model_description out_;
+};
+
+}  // namespace detail::gguf
+
+/// What a GGUF file says about positions. \param tensor_bytes gives the data of a tensor: asked for those
+/// that hold frequency factors only. \throws format_error when a key has the wrong type or a tensor the wrong
+/// shape; std::invalid_argument when the architecture is not known or the values mean nothing.
+[[nodiscard]] inline model_description describe_gguf(
+    const gguf_file& file, const std::function<std::vector<std::byte>(const gguf_tensor&)>& tensor_bytes,
+    const gguf_options& options = {}) {
+  return detail::gguf::reader(file, tensor_bytes, options).read();
+}
+
+/// The same for a file that lies in memory as a whole.
+[[nodiscard]] inline model_description parse_gguf_model(std::span<const std::byte> bytes,
+                                                        const gguf_options& options = {}) {
+  const gguf_file file = parse_gguf(bytes);
+  return describe_gguf(
+      file,
+      [&](const gguf_tensor& tensor) {
+        // parse_gguf has checked that the data of a tensor of known type lies within the bytes.
+        const auto data = bytes.subspan(static_cast<std::size_t>(tensor.file_offset),
+                                        static_cast<std::size_t>(tensor.bytes.value_or(0)));
+        return std::vector<std::byte>(data.begin(), data.end());
+      },
+      options);
+}
+
+/// The same for a file, of which the header and the frequency factors are read.
+/// \throws format_error also when the file cannot be read.
+[[nodiscard]] inline model_description read_gguf_model(const std::filesystem::path& path,
+                                                       const gguf_options& options = {}) {
+  const gguf_file file = read_gguf(path);
+  return describe_gguf(
+      file, [&](const gguf_tensor& tensor) { return read_tensor_bytes(path, tensor); }, options);
+}
+
+}  // namespace posenc::inline v0_1
