@@ -8,16 +8,14 @@
 /// mean; where a token stands on each axis is a table inside the encoding. A token whose axes are all equal
 /// is turned exactly as by one-axis rope.
 ///
-/// | family | frequencies | axes | pairing |
+/// | family | ladder | axes | pairing |
 /// |---|---|---|---|
-/// | M-RoPE chunked (Qwen2-VL, 2.5-VL) | one ladder over all pairs | sections t, h, w | half_split |
-/// | M-RoPE interleaved (Qwen3-VL, Qwen3.5) | one ladder | t h w t h w … | half_split |
-/// | vision_form::restarting (Qwen-VL towers, ggml VISION) | a ladder over half the head for each axis |
-/// first half h, then w | half_split |
-/// | vision_form::alternating (Pixtral) | one ladder; even members, then odd ones | first half h, then w |
-/// half_split |
-/// | vision_form::llama4 (Llama-4 vision) | a ladder over half the head for each axis | first half w (x),
-/// then h (y) | interleaved |
+/// | axis_order::chunked (Qwen2-VL, Qwen2.5-VL) | one | sections t, h, w | half_split |
+/// | axis_order::interleaved (Qwen3-VL, Qwen3.5) | one | t h w t h w … | half_split |
+/// | axis_order::ggml_interleaved (IMROPE) | one | t h w …, the rest a fourth | half_split |
+/// | vision_form::restarting (Qwen-VL, ggml VISION) | one per axis | h, then w | half_split |
+/// | vision_form::alternating (Pixtral) | even members, odd members | h, then w | half_split |
+/// | vision_form::llama4 | one per axis | w (x), then h (y) | interleaved |
 ///
 /// Golden values: tests/golden/mrope.json, rope_apply.json.
 #pragma once

@@ -48,6 +48,12 @@ template <std::floating_point Real>
   }
 }
 
+/// a / b, rounded once: under -ffast-math a compiler would otherwise multiply by an estimated reciprocal.
+template <std::floating_point Real>
+[[nodiscard]] Real quotient(Real a, Real b) noexcept {
+  return stored(stored(a) / stored(b));
+}
+
 /// θ^(2p/width) for p = 0 … count−1. In float32 the power is formed in double and rounded once, which does
 /// not depend on the quality of the platform's powf.
 template <std::floating_point Real>
@@ -55,9 +61,9 @@ template <std::floating_point Real>
   std::vector<Real> powers(count);
   const Real theta = static_cast<Real>(base);
   for (std::size_t p = 0; p < count; ++p) {
-    const Real exponent = stored(static_cast<Real>(2 * p) / static_cast<Real>(width));
     using wide = description_t<Real>;
-    powers[p] = static_cast<Real>(std::pow(static_cast<wide>(theta), static_cast<wide>(exponent)));
+    const volatile wide exponent = quotient(static_cast<Real>(2 * p), static_cast<Real>(width));
+    powers[p] = static_cast<Real>(std::pow(static_cast<wide>(theta), wide{exponent}));
   }
   return powers;
 }
@@ -72,7 +78,7 @@ template <std::floating_point Real>
 [[nodiscard]] std::vector<Real> plain_frequencies(index_t rotary_dim, detail::description_t<Real> base) {
   std::vector<Real> inv_freq =
       detail::base_powers<Real>(static_cast<std::size_t>(rotary_dim / 2), rotary_dim, base);
-  for (Real& w : inv_freq) w = Real{1} / w;
+  for (Real& w : inv_freq) w = detail::quotient(Real{1}, w);
   return inv_freq;
 }
 

@@ -10,10 +10,12 @@
 ///
 /// | quantity | bound |
 /// |---|---|
-/// | fraction of a turn from a frequency w in radians | relative error 2^-63 (x87 or 128-bit long double;
-/// 2^-52 where long double is double) | | phase of position p | that error times \|p\|·w, nothing else | |
-/// cos, sin as float | ≤ 1 ulp of float for every \|p\| ≤ 2^26 where \|cos\|, \|sin\| ≥ 1e-4
-/// (tests/rope/accuracy_test.cpp) | | cos, sin as double, given the phase | ≤ 2 ulp of double |
+/// | fraction of a turn from a frequency w in radians | relative 2^-63; 2^-52 where long double is double |
+/// | phase of position p | that error times \|p\|·w, nothing else |
+/// | cos, sin as float, \|p\| ≤ 2^26, where they are ≥ 1e-4 | 1 ulp of float |
+/// | cos, sin as double, given the phase | 2 ulp of double |
+///
+/// tests/rope/accuracy_test.cpp holds the code to this table.
 #pragma once
 
 #include <cmath>

@@ -93,7 +93,8 @@ struct rotation {
     const position place = position_of(pair, token);
     if (!framework_frequencies.empty()) {
       const float angle = static_cast<float>(place) * framework_frequencies[p];
-      return {static_cast<T>(std::cos(angle)), static_cast<T>(std::sin(angle))};
+      const auto [cos, sin] = cos_sin_of<float>(turn::from_radians(static_cast<long double>(angle)));
+      return {static_cast<T>(cos), static_cast<T>(sin)};
     }
     return cos_sin_of<T>(turns_per_token[p] * place);
   }

@@ -31,7 +31,7 @@ struct llama3 {
   [[nodiscard]] frequency_ladder<Real> ladder(const rotary_shape& shape, std::optional<position>) const {
     check();
     using number = detail::description_t<Real>;
-    using detail::stored;
+    using detail::stored, detail::quotient;
     const auto as_real = [](number value) { return static_cast<Real>(value); };
     const number low = low_freq_factor, high = high_freq_factor, context = original_context;
     const Real longest_kept = as_real(context / high), shortest_divided = as_real(context / low);
@@ -39,13 +39,13 @@ struct llama3 {
     frequency_ladder<Real> result{plain_frequencies<Real>(shape.rotary_dim, shape.base), 1};
     for (Real& w : result.inv_freq) {
       // A number divided by a tensor is its reciprocal times the number in the framework: two roundings.
-      const Real wavelength = stored(stored(1 / w) * as_real(2 * std::numbers::pi_v<number>));
+      const Real wavelength = stored(quotient(Real{1}, w) * as_real(2 * std::numbers::pi_v<number>));
       if (wavelength > shortest_divided) {
-        w = stored(w / s);
+        w = quotient(w, s);
       } else if (!(wavelength < longest_kept) && low < high) {
-        const Real turns = stored(stored(1 / wavelength) * as_real(context));
-        const Real share = stored(stored(turns - as_real(low)) / as_real(high - low));
-        w = stored(stored(stored(stored(1 - share) * w) / s) + stored(share * w));
+        const Real turns = stored(quotient(Real{1}, wavelength) * as_real(context));
+        const Real share = quotient(stored(turns - as_real(low)), as_real(high - low));
+        w = quotient(stored(stored(1 - share) * w), s) + stored(share * w);
       }
     }
     return result;

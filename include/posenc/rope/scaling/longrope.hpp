@@ -72,7 +72,7 @@ struct longrope {
                                   magnitude(is_long)};
     for (std::size_t p = 0; p < factors.size(); ++p) {
       Real& w = result.inv_freq[p];
-      w = 1 / detail::stored(static_cast<Real>(factors[p]) * w);
+      w = detail::quotient(Real{1}, detail::stored(static_cast<Real>(factors[p]) * w));
     }
     return result;
   }

@@ -20,7 +20,7 @@ struct position_interpolation {
     detail::require(detail::is_finite(factor) && factor >= 1,
                     "position interpolation needs a factor >= 1, not ", factor);
     frequency_ladder<Real> result{plain_frequencies<Real>(shape.rotary_dim, shape.base), 1};
-    for (Real& w : result.inv_freq) w /= static_cast<Real>(factor);
+    for (Real& w : result.inv_freq) w = detail::quotient(w, static_cast<Real>(factor));
     return result;
   }
 };

@@ -33,7 +33,8 @@ struct proportional {
     const double turning = std::floor(partial_rotary_factor * static_cast<double>(shape.head_dim) / 2);
     frequency_ladder<Real> result{
         detail::base_powers<Real>(static_cast<std::size_t>(turning), shape.head_dim, shape.base), 1};
-    for (Real& w : result.inv_freq) w = detail::stored(1 / w) / static_cast<Real>(factor);
+    for (Real& w : result.inv_freq)
+      w = detail::quotient(detail::quotient(Real{1}, w), static_cast<Real>(factor));
     result.inv_freq.resize(static_cast<std::size_t>(shape.pairs()), Real{0});
     return result;
   }

@@ -54,7 +54,7 @@ struct kexue_ntk {
     frequency_ladder<Real> result{
         plain_frequencies<Real>(shape.rotary_dim, static_cast<number>(shape.base) * s), 1};
     const Real divisor = static_cast<Real>(std::pow(s, 2 / r));
-    for (Real& w : result.inv_freq) w /= divisor;
+    for (Real& w : result.inv_freq) w = detail::quotient(w, divisor);
     return result;
   }
 };

@@ -74,7 +74,7 @@ struct yarn {
   template <std::floating_point Real>
   [[nodiscard]] frequency_ladder<Real> ladder(const rotary_shape& shape, std::optional<position>) const {
     using number = detail::description_t<Real>;
-    using detail::stored;
+    using detail::stored, detail::quotient;
     check(shape);
     // Where the ends are rounded, they are so in double: nobody's code decides on 64 bits of mantissa.
     const auto [low, high_end] =
@@ -84,11 +84,11 @@ struct yarn {
         detail::base_powers<Real>(static_cast<std::size_t>(shape.pairs()), shape.rotary_dim, shape.base), 1};
     for (std::size_t p = 0; p < result.inv_freq.size(); ++p) {
       const Real beyond_low = stored(static_cast<Real>(p) - static_cast<Real>(low));
-      const Real along_ramp = stored(beyond_low / static_cast<Real>(high - low));
+      const Real along_ramp = quotient(beyond_low, static_cast<Real>(high - low));
       const Real kept_share = stored(1 - std::clamp(along_ramp, Real{0}, Real{1}));
       const Real power = result.inv_freq[p];
-      const Real kept = stored(1 / power),
-                 interpolated = stored(1 / stored(static_cast<Real>(factor) * power));
+      const Real kept = quotient(Real{1}, power);
+      const Real interpolated = quotient(Real{1}, stored(static_cast<Real>(factor) * power));
       result.inv_freq[p] = stored(interpolated * stored(1 - kept_share)) + stored(kept * kept_share);
     }
     result.attention_factor = magnitude_of_cos_and_sin();
