@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// posenc-inspect: what a model file says about positions, for people and (--json) for programs.
+#include <csignal>
+#include <exception>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include <posenc/models/any_model.hpp>
+#include <posenc/version.hpp>
+
+#include "arguments.hpp"
+#include "json_report.hpp"
+#include "plot.hpp"
+#include "text_report.hpp"
+#include "view.hpp"
+
+namespace {
+
+inspect::model_view load(const std::string& file, const inspect::arguments& asked) {
+  posenc::model_description model = posenc::read_model(file, asked.huggingface, asked.gguf);
+  for (const std::string& warning : model.warnings)
+    std::cerr << "posenc-inspect: warning: " << file << ": " << warning << '\n';
+  return inspect::build(file, std::move(model), asked.length);
+}
+
+void run(const inspect::arguments& asked) {
+  std::vector<inspect::model_view> views{load(asked.file, asked)};
+  if (asked.scaling)
+    views.push_back(inspect::build(asked.file + " with " + *asked.scaling,
+                                   inspect::with_scaling(views.front().model, *asked.scaling), asked.length));
+  if (asked.compare) views.push_back(load(*asked.compare, asked));
+  if (asked.json)
+    std::cout << inspect::json_report(views, asked.positions);
+  else
+    inspect::text_report(std::cout, views, asked.positions);
+  if (!asked.plot) return;
+  inspect::plot(views, *asked.plot);
+  (asked.json ? std::cerr : std::cout) << "drawn: " << *asked.plot << '\n';
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  try {
+#ifdef SIGPIPE
+    std::signal(SIGPIPE, SIG_IGN);  // without gnuplot the pipe to it breaks: that is reported, not fatal
+#endif
+    const inspect::arguments asked = inspect::parse({words + 1, words + count});
+    if (asked.help)
+      std::cout << inspect::usage;
+    else if (asked.version)
+      std::cout << "posenc-inspect " << POSENC_VERSION_MAJOR << '.' << POSENC_VERSION_MINOR << '.'
+                << POSENC_VERSION_PATCH << '\n';
+    else
+      run(asked);
+    return 0;
+  } catch (const std::exception& error) {
+    std::string sentence = error.what();
+    for (char& c : sentence)
+      if (c == '\n' || c == '\r') c = ' ';
+    std::cerr << "posenc-inspect: " << sentence << '\n';
+    return 2;
+  }
+}

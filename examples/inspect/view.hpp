@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// What posenc-inspect shows of a model: its description with each rope built for one length.
+#pragma once
+
+#include <cmath>
+#include <numbers>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <posenc/models/any_model.hpp>
+#include <posenc/models/what_if.hpp>
+
+namespace inspect {
+
+/// One encoding; the rope is built where there is one.
+struct encoding_view {
+  posenc::encoding_description description{};
+  std::optional<posenc::rope<double>> rope{};
+  std::optional<posenc::position> length{};  ///< that the frequencies are for, where they depend on it
+};
+
+struct model_view {
+  std::string title{};
+  posenc::model_description model{};
+  std::vector<encoding_view> encodings{};
+};
+
+/// The length that a scheme needs when none is asked for: within what the model was trained with.
+[[nodiscard]] inline posenc::position usual_length(const posenc::rope_description& rope) {
+  if (const auto* scheme = std::get_if<posenc::longrope>(&rope.scaling.scheme))
+    return static_cast<posenc::position>(scheme->original_context);
+  return rope.context_length.value_or(1);
+}
+
+[[nodiscard]] inline model_view build(std::string title, posenc::model_description model,
+                                      std::optional<posenc::position> length) {
+  model_view view{std::move(title), std::move(model), {}};
+  for (const auto& description : view.model.encodings) {
+    encoding_view one{description, std::nullopt, std::nullopt};
+    if (description.kind() == posenc::encoding_kind::rope) {
+      const posenc::rope_description& rope = description.rope();
+      if (depends_on_length(rope)) one.length = length ? *length : usual_length(rope);
+      one.rope = posenc::make_rope<double>(rope, one.length);
+    }
+    view.encodings.push_back(std::move(one));
+  }
+  return view;
+}
+
+/// The same model with another scaling on every rope.
+[[nodiscard]] inline posenc::model_description with_scaling(posenc::model_description model,
+                                                            const std::string& what_if) {
+  bool any = false;
+  for (auto& encoding : model.encodings) {
+    auto* rope = std::get_if<posenc::rope_description>(&encoding.parameters);
+    if (rope == nullptr) continue;
+    rope->scaling = posenc::parse_scaling(what_if, rope->context_length);
+    rope->frequency_divisors.clear();
+    any = true;
+  }
+  posenc::detail::require(any, model.model_type, ": there is no rope that --scaling could change");
+  return model;
+}
+
+/// The length within which the plain frequencies were trained, in tokens, or 0 if the file does not say.
+[[nodiscard]] inline double trained_length(const posenc::rope_description& rope) {
+  const double stated = rope.context_length ? static_cast<double>(*rope.context_length) : 0;
+  return std::visit(
+      [&](const auto& scheme) {
+        if constexpr (requires { scheme.original_context; })
+          return scheme.original_context;
+        else if constexpr (requires { scheme.max_context; })
+          return scheme.max_context;
+        else
+          return stated;
+      },
+      rope.scaling.scheme);
+}
+
+/// A scaling in words: name and numbers.
+[[nodiscard]] inline std::string words(const posenc::any_scaling& scaling) {
+  std::ostringstream out;
+  const auto optional = [&](const char* name, const std::optional<double>& value) {
+    if (value) out << ", " << name << ' ' << *value;
+  };
+  struct writer {
+    std::ostringstream& out;
+    decltype(optional)& also;
+    void operator()(const posenc::no_scaling&) { out << "none"; }
+    void operator()(const posenc::position_interpolation& s) {
+      out << "linear (position interpolation): factor " << s.factor;
+    }
+    void operator()(const posenc::dynamic_ntk& s) {
+      out << "dynamic NTK: factor " << s.factor << ", unchanged up to " << s.max_context << " tokens";
+    }
+    void operator()(const posenc::theta_scaling& s) {
+      out << "theta scaling (fixed NTK): factor " << s.factor;
+    }
+    void operator()(const posenc::kexue_ntk& s) { out << "ntk (vLLM): factor " << s.factor; }
+    void operator()(const posenc::yarn& s) {
+      out << "YaRN: factor " << s.factor << ", original length " << s.original_context << ", beta_fast "
+          << s.beta_fast << ", beta_slow " << s.beta_slow << (s.truncate ? "" : ", ramp not rounded");
+      also("attention_factor", s.attention_factor);
+      if (s.mscale != 0 || s.mscale_all_dim != 0)
+        out << ", mscale " << s.mscale << ", mscale_all_dim " << s.mscale_all_dim;
+    }
+    void operator()(const posenc::longrope& s) {
+      out << "LongRoPE: original length " << s.original_context << ", " << s.short_factor.size()
+          << " factors each for short and long sequences";
+      also("factor", s.factor), also("attention_factor", s.attention_factor);
+    }
+    void operator()(const posenc::llama3& s) {
+      out << "llama3: factor " << s.factor << ", low_freq_factor " << s.low_freq_factor
+          << ", high_freq_factor " << s.high_freq_factor << ", original length " << s.original_context;
+    }
+    void operator()(const posenc::proportional& s) {
+      out << "proportional: the first " << s.partial_rotary_factor << " of the pairs turn";
+      if (s.factor != 1) out << ", factor " << s.factor;
+    }
+  };
+  std::visit(writer{out, optional}, scaling.scheme);
+  return out.str();
+}
+
+/// The frequencies without scaling, in radians per token.
+[[nodiscard]] inline std::vector<double> plain_ladder(const posenc::rope_description& rope) {
+  return posenc::no_scaling{}.ladder<double>(rope.shape(), std::nullopt).inv_freq;
+}
+
+/// What the scaling did to a pair: its frequency was divided by `divisor`, at most by `most` in this ladder.
+[[nodiscard]] inline const char* band(double divisor, double most) {
+  if (!(divisor < 1e12)) return "still";
+  if (std::abs(divisor - 1) <= 1e-9) return "kept";
+  if (divisor < 1) return "raised";
+  return divisor >= most * (1 - 1e-9) ? "stretched" : "blended";
+}
+
+/// The score of a query and a key that agree in every channel, by distance in tokens: 1 at distance 0 but for
+/// the attention factor. Channels that do not turn count as they are.
+[[nodiscard]] inline double score_at(const encoding_view& view, posenc::position distance) {
+  const posenc::rope_options& options = view.description.rope().options;
+  const auto pairs = static_cast<posenc::index_t>(view.rope->inv_freq().size());
+  double turning = 0;
+  for (posenc::index_t pair = 0; pair < pairs; ++pair) turning += view.rope->angle(pair, distance).cos;
+  const double m = view.rope->attention_factor();
+  const double resting = static_cast<double>(options.head_dim) - 2 * static_cast<double>(pairs);
+  return (2 * turning * m * m + resting) / static_cast<double>(options.head_dim);
+}
+
+/// "0-4, 6, 8-10"
+[[nodiscard]] inline std::string ranges(const std::vector<posenc::index_t>& layers) {
+  std::string text;
+  for (std::size_t i = 0; i < layers.size();) {
+    std::size_t end = i;
+    while (end + 1 < layers.size() && layers[end + 1] == layers[end] + 1) ++end;
+    if (!text.empty()) text += ", ";
+    text += std::to_string(layers[i]);
+    if (end > i) text += "-" + std::to_string(layers[end]);
+    i = end + 1;
+  }
+  return text;
+}
+
+}  // namespace inspect
