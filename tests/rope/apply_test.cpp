@@ -7,7 +7,8 @@
 
 #include <Eigen/Core>
 
-#include "golden.hpp"
+#include "refusals.hpp"
+#include "rope_golden.hpp"
 
 namespace {
 
@@ -37,7 +38,7 @@ std::vector<double> turned(const rope<double>& encoding, std::vector<double> hea
 
 TEST(rope_apply, equals_the_golden_vectors) {
   int rows = 0;
-  for (const json& row : golden::load("rope_apply.json")) {
+  for (const json& row : golden::cases("rope_apply.json")) {
     const json& config = row.at("config");
     if (!config.contains("layout") || !config.at("layout").is_string() || config.contains("mrope_section") ||
         config.contains("position_h"))
@@ -134,13 +135,8 @@ TEST(rope_apply, narrow_storage_is_computed_in_float) {
   for (std::size_t c = 0; c < 4; ++c) EXPECT_EQ(narrow[c], Eigen::bfloat16(wide[c]));
 }
 
-void expect_refused(const rope_options& options, const char* word) {
-  try {
-    const rope<float> encoding{options};
-    FAIL() << "accepted, but should complain about " << word;
-  } catch (const std::invalid_argument& error) {
-    EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
-  }
+void expect_refused(const rope_options& options, const char* words) {
+  EXPECT_REFUSAL(rope<float>{options}, std::invalid_argument, words);
 }
 
 TEST(rope_options, refuse_what_means_nothing) {
@@ -164,7 +160,7 @@ TEST(rope_options, refuse_what_means_nothing) {
 /// What float32 frameworks lose, measured once and recorded: our framework mode is as wrong as they are, the
 /// exact mode is not.
 TEST(angle_modes, deviate_as_recorded) {
-  for (const json& row : golden::load("float32_deviation.json")) {
+  for (const json& row : golden::cases("float32_deviation.json")) {
     SCOPED_TRACE(row.at("name").get<std::string>());
     const json& config = row.at("config");
     rope_options options{.head_dim = config.at("head_dim").get<index_t>(),

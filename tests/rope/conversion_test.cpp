@@ -7,7 +7,7 @@
 #include <posenc/encodings/multi_axis_rope.hpp>
 #include <posenc/encodings/xpos.hpp>
 
-#include "golden.hpp"
+#include "rope_golden.hpp"
 
 namespace {
 

@@ -5,7 +5,7 @@
 
 #include <posenc/encoding.hpp>
 
-#include "golden.hpp"
+#include "rope_golden.hpp"
 
 namespace {
 
@@ -16,7 +16,7 @@ static_assert(scales<logit_scale>);
 static_assert(!rotates<logit_scale, float> && !biases<logit_scale>);
 
 TEST(logit_scale, equals_the_golden_rows) {
-  for (const json& row : golden::load("logit_scale.json")) {
+  for (const json& row : golden::cases("logit_scale.json")) {
     SCOPED_TRACE(row.at("name").get<std::string>());
     const json& config = row.at("config");
     const json& expect = row.at("expect");
@@ -50,18 +50,14 @@ TEST(logit_scale, ministral_steps_at_the_original_context) {
 /// The softmax scale of DeepSeek-V2-Lite, golden/disagreements.json "MLA logit scale".
 TEST(logit_scale, deepseek_softmax_scale) {
   const yarn scaling{.factor = 40, .original_context = 4096, .mscale = 0.707, .mscale_all_dim = 0.707};
-  for (const json& row : golden::load("disagreements.json")) {
-    if (row.at("name") != "MLA logit scale, DeepSeek-V2-Lite") continue;
-    const double plain = 1 / std::sqrt(192.0);
-    EXPECT_NEAR(plain * deepseek_softmax_multiplier(scaling),
-                row.at("expect")
-                    .at("transformers_after_47435_vllm_llama.cpp_deepseek_original")
-                    .at("softmax_scale")
-                    .get<double>(),
-                1e-16);
-    EXPECT_NEAR(plain, row.at("expect").at("transformers_before_47435").at("softmax_scale").get<double>(),
-                1e-16);
-  }
+  const json expect = golden::find("disagreements.json", "MLA logit scale").at("expect");
+  const double plain = 1 / std::sqrt(192.0);
+  EXPECT_NEAR(plain * deepseek_softmax_multiplier(scaling),
+              expect.at("transformers_after_47435_vllm_llama.cpp_deepseek_original")
+                  .at("softmax_scale")
+                  .get<double>(),
+              1e-16);
+  EXPECT_NEAR(plain, expect.at("transformers_before_47435").at("softmax_scale").get<double>(), 1e-16);
 }
 
 TEST(logit_scale, refuses_what_means_nothing) {

@@ -4,7 +4,7 @@
 /// are read from the models' own files is tests/models' matter.)
 #include <posenc/encodings/multi_axis_rope.hpp>
 
-#include "golden.hpp"
+#include "rope_golden.hpp"
 
 namespace {
 
@@ -40,7 +40,7 @@ class published_model : public testing::Test {
 };
 
 TEST_F(published_model, equals_its_golden_row) {
-  for (const json& row : golden::load("rope_models.json")) {
+  for (const json& row : golden::cases("rope_models.json")) {
     SCOPED_TRACE(row.at("name").get<std::string>());
     const rope<double> encoding = encoding_of<double>(row);
     const json& expect = row.at("expect");
@@ -59,7 +59,7 @@ TEST_F(published_model, equals_its_golden_row) {
 }
 
 TEST_F(published_model, in_float_is_the_rounded_table) {
-  for (const json& row : golden::load("rope_models.json")) {
+  for (const json& row : golden::cases("rope_models.json")) {
     const rope<float> encoding = encoding_of<float>(row);
     const json& table = row.at("expect").at("table");
     const auto pairs = table.at("pair_indices").get<std::vector<index_t>>();
@@ -76,7 +76,7 @@ TEST_F(published_model, in_float_is_the_rounded_table) {
 /// float32 frequencies stay as close to the exact ones as the recorded float32 frameworks, give or take their
 /// own last bit.
 TEST_F(published_model, framework_frequencies_stay_within_float32) {
-  for (const json& row : golden::load("rope_models.json")) {
+  for (const json& row : golden::cases("rope_models.json")) {
     SCOPED_TRACE(row.at("name").get<std::string>());
     const rope<double> encoding = encoding_of<double>(row, angle_mode::framework_float32);
     const auto& ours = encoding.lowered().framework_frequencies;
@@ -88,7 +88,7 @@ TEST_F(published_model, framework_frequencies_stay_within_float32) {
 }
 
 TEST_F(published_model, with_several_axes_deals_out_its_pairs) {
-  for (const json& row : golden::load("rope_models.json")) {
+  for (const json& row : golden::cases("rope_models.json")) {
     if (!row.at("expect").contains("mrope_axis_of_pair")) continue;
     const auto sections = row.at("config").at("rope_scaling").at("mrope_section").get<std::vector<index_t>>();
     EXPECT_EQ(

@@ -6,7 +6,7 @@
 #include <posenc/attention/reference.hpp>
 #include <posenc/encoding.hpp>
 
-#include "golden.hpp"
+#include "rope_golden.hpp"
 
 namespace {
 
@@ -37,7 +37,7 @@ void expect_close(const std::vector<double>& ours, const json& expected) {
 
 TEST(multi_axis_rope, equals_the_golden_vectors) {
   int rows = 0;
-  for (const json& row : golden::load("rope_apply.json")) {
+  for (const json& row : golden::cases("rope_apply.json")) {
     const json& config = row.at("config");
     SCOPED_TRACE(row.at("name").get<std::string>());
     const index_t d = config.at("head_dim").get<index_t>();
@@ -65,7 +65,7 @@ TEST(multi_axis_rope, equals_the_golden_vectors) {
 }
 
 TEST(multi_axis_rope, positions_and_axes_equal_the_golden_rows) {
-  for (const json& row : golden::load("mrope.json")) {
+  for (const json& row : golden::cases("mrope.json")) {
     SCOPED_TRACE(row.at("name").get<std::string>());
     const json& config = row.at("config");
     const json& expect = row.at("expect");
@@ -156,9 +156,7 @@ TEST(multi_axis_rope, decode_goes_on_at_rope_delta) {
 
 /// The pairs that ggml's IMROPE leaves to the fourth axis do not turn for text.
 TEST(multi_axis_rope, leftover_pairs_follow_the_named_convention) {
-  json expect;
-  for (const json& row : golden::load("disagreements.json"))
-    if (row.at("name").get<std::string>().find("interleaved M-RoPE") == 0) expect = row.at("expect");
+  const json expect = golden::find("disagreements.json", "interleaved M-RoPE").at("expect");
   const rope_options options{.head_dim = 128, .base = 5e6, .pairing = pairing::half_split};
   for (const bool ggml : {false, true}) {
     const multi_axis_rope<double> encoding{

@@ -4,7 +4,8 @@
 /// golden/disagreements.json, and what each scheme refuses.
 #include <posenc/rope/scaling.hpp>
 
-#include "golden.hpp"
+#include "refusals.hpp"
+#include "rope_golden.hpp"
 
 namespace {
 
@@ -16,7 +17,7 @@ rope_options options_of(index_t head_dim, double base) {
 }
 
 TEST(rope_schemes, equal_the_golden_rows) {
-  for (const json& row : golden::load("rope_schemes.json")) {
+  for (const json& row : golden::cases("rope_schemes.json")) {
     SCOPED_TRACE(row.at("name").get<std::string>());
     const json& config = row.at("config");
     const any_scaling scaling = golden::scaling_of(config);
@@ -43,12 +44,7 @@ TEST(rope_schemes, equal_the_golden_rows) {
   }
 }
 
-json disagreement(const std::string& name) {
-  for (const json& row : golden::load("disagreements.json"))
-    if (row.at("name") == name) return row;
-  ADD_FAILURE() << "no golden row " << name;
-  return {};
-}
+json disagreement(const std::string& name) { return golden::find("disagreements.json", name); }
 
 template <class Scheme>
 double attention_factor_of(const Scheme& scheme, std::optional<position> length = {}) {
@@ -224,14 +220,9 @@ TEST(rope_schemes, any_scaling_is_the_scheme_inside) {
 }
 
 template <class Scheme>
-void expect_refused(const Scheme& scheme, const char* word, index_t head_dim = 64,
+void expect_refused(const Scheme& scheme, const char* words, index_t head_dim = 64,
                     std::optional<position> length = 100, double base = 10'000) {
-  try {
-    const rope<float> encoding{options_of(head_dim, base), scheme, length};
-    FAIL() << "accepted, but should complain about " << word;
-  } catch (const std::invalid_argument& error) {
-    EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
-  }
+  EXPECT_REFUSAL((rope<float>{options_of(head_dim, base), scheme, length}), std::invalid_argument, words);
 }
 
 TEST(rope_schemes, refuse_what_means_nothing) {

@@ -20,7 +20,7 @@
 #include <posenc/encodings/multi_axis_rope.hpp>
 #include <posenc/rope/convert_pairing.hpp>
 
-#include "golden.hpp"
+#include "rope_golden.hpp"
 
 namespace {
 
@@ -42,7 +42,7 @@ std::optional<position> length_of(const json& row) {
 TEST(transformers, frequencies_are_equal_bit_for_bit) {
   double worst = 0, worst_factor = 0;
   std::size_t compared = 0, otherwise = 0;
-  const json all = golden::load("transformers.json");
+  const json all = golden::cases("transformers.json");
   for (const json& row : all.at("frequencies")) {
     SCOPED_TRACE(row.at("name").get<std::string>() + " " + row.at("config").dump());
     const json& config = row.at("config");
@@ -124,7 +124,7 @@ void turn(const json& row, angle_mode angles, std::span<double> head, index_t t)
 TEST(transformers, rotated_vectors_are_equal) {
   std::size_t families = 0;
   double worst_exact = 0, worst_framework = 0;
-  const json all = golden::load("transformers.json");
+  const json all = golden::cases("transformers.json");
   for (const json& row : all.at("rotated")) {
     const std::string name = row.at("name").get<std::string>();
     SCOPED_TRACE(name);

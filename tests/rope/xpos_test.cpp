@@ -8,7 +8,7 @@
 #include <posenc/attention/reference.hpp>
 #include <posenc/encoding.hpp>
 
-#include "golden.hpp"
+#include "rope_golden.hpp"
 
 namespace {
 
@@ -18,7 +18,7 @@ using golden::json;
 static_assert(rotates<xpos<float>, float>);
 
 TEST(xpos, equals_the_golden_rows) {
-  for (const json& row : golden::load("xpos.json")) {
+  for (const json& row : golden::cases("xpos.json")) {
     SCOPED_TRACE(row.at("name").get<std::string>());
     const json& config = row.at("config");
     const xpos<double> encoding{{.rope = {.head_dim = config.at("head_dim").get<index_t>(),

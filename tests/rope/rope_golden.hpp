@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT
 /// \file
-/// Reading the golden files, and the accuracy a double implementation owes them.
+/// From the golden files' configs to rope, and the accuracy a double implementation owes them.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <optional>
 #include <string>
@@ -16,15 +15,11 @@
 
 #include <posenc/encodings/rope.hpp>
 
+#include "golden.hpp"
+
 namespace golden {
 
 using json = nlohmann::json;
-
-inline json load(const std::string& file) {
-  std::ifstream stream(std::string(POSENC_GOLDEN_DIR "/") + file);
-  EXPECT_TRUE(stream.good()) << file;
-  return json::parse(stream);
-}
 
 inline std::vector<double> numbers(const json& list) { return list.get<std::vector<double>>(); }
 
