@@ -15,6 +15,7 @@
 /// The idea of carrying (maximum, sum) through a split softmax: Milakov & Gimelshein 2018, arXiv:1805.02867.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <initializer_list>
@@ -109,34 +110,34 @@ void merge_into(std::type_identity_t<std::span<const attention_part<S>>> parts, 
   using sum = detail::sum_t<S>;
   using std::exp, std::log;
   detail::check_merge<S>(parts, out, log_sum_exp);
+  std::vector<std::size_t> seeing;  // parts in which the row sees a key
   std::vector<sum> weights(parts.size());
   for (index_t i = 0; i < out.tokens; ++i)
     for (index_t head = 0; head < out.heads; ++head) {
-      sum largest = detail::minus_infinity<sum>();
-      bool any = false;  // −∞ must not meet arithmetic: under -ffast-math ∞ − ∞ is anything
-      for (const attention_part<S>& part : parts) {
-        const work& lse = part.log_sum_exp(i, head);
-        if (detail::is_minus_infinity(lse)) continue;
-        if (!any || static_cast<sum>(lse) > largest) largest = static_cast<sum>(lse);
-        any = true;
+      // −∞ must not meet arithmetic: under -ffast-math ∞ − ∞ is anything.
+      seeing.clear();
+      for (std::size_t n = 0; n < parts.size(); ++n)
+        if (!detail::is_minus_infinity(parts[n].log_sum_exp(i, head))) seeing.push_back(n);
+      if (seeing.empty()) {
+        std::fill_n(out(i, head).begin(), out.head_dim, S(0));
+        if (log_sum_exp.data) log_sum_exp(i, head) = detail::minus_infinity<work>();
+        continue;
       }
+      sum largest = static_cast<sum>(parts[seeing[0]].log_sum_exp(i, head));
+      for (const std::size_t n : seeing)
+        if (const sum lse = static_cast<sum>(parts[n].log_sum_exp(i, head)); lse > largest) largest = lse;
       sum total(0);
-      for (std::size_t n = 0; n < parts.size(); ++n) {
-        const work& lse = parts[n].log_sum_exp(i, head);
-        weights[n] = detail::is_minus_infinity(lse) ? sum(0) : sum(exp(sum(static_cast<sum>(lse) - largest)));
+      for (const std::size_t n : seeing) {
+        weights[n] = exp(sum(static_cast<sum>(parts[n].log_sum_exp(i, head)) - largest));
         total += weights[n];
       }
-      for (index_t c = 0; c < out.head_dim; ++c) {
-        const auto channel = static_cast<std::size_t>(c);
+      for (std::size_t c = 0; c < static_cast<std::size_t>(out.head_dim); ++c) {
         sum value(0);
-        for (std::size_t n = 0; n < parts.size(); ++n)
-          if (!detail::is_minus_infinity(parts[n].log_sum_exp(i, head)))
-            value += sum(weights[n] * static_cast<sum>(parts[n].output(i, head)[channel]));
-        out(i, head)[channel] = any ? static_cast<S>(sum(value / total)) : S(0);
+        for (const std::size_t n : seeing)
+          value += sum(weights[n] * static_cast<sum>(parts[n].output(i, head)[c]));
+        out(i, head)[c] = static_cast<S>(sum(value / total));
       }
-      if (log_sum_exp.data)
-        log_sum_exp(i, head) =
-            any ? static_cast<work>(sum(largest + sum(log(total)))) : detail::minus_infinity<work>();
+      if (log_sum_exp.data) log_sum_exp(i, head) = static_cast<work>(sum(largest + sum(log(total))));
     }
 }
 

@@ -70,10 +70,12 @@ struct self_attention {
   [[nodiscard]] row_major_matrix<S> operator()(const Eigen::MatrixBase<X>& x, const E& encoding,
                                                const attention_options& options = {},
                                                const Attention& attention = {}) const {
+    const index_t kv_heads = options.kv_heads.value_or(options.heads);
+    const index_t channels = kv_heads > 0 ? value.cols() / kv_heads * options.heads : 0;
+    detail::require(!output || output->rows() == channels, "self_attention: W_o has ",
+                    output ? output->rows() : 0, " rows for ", channels, " channels");
     attention_result<S> attended = attend(x, encoding, options, attention);
     if (!output) return std::move(attended.output);
-    detail::require(attended.output.cols() == output->rows(), "self_attention: W_o has ", output->rows(),
-                    " rows for ", attended.output.cols(), " channels");
     return attended.output * *output;
   }
 

@@ -135,12 +135,12 @@ requires embeds<E, S>
       }
       return static_cast<double>(std::sqrt(total));
     };
-    double far = 0;
+    double distant = 0;
     std::size_t pairs = 0;
     for (std::size_t a = 0; a < at.size(); ++a)
-      for (std::size_t b = a + at.size() / 2; b < at.size(); ++b, ++pairs) far += distance(a, b);
+      for (std::size_t b = a + at.size() / 2; b < at.size(); ++b, ++pairs) distant += distance(a, b);
     for (std::size_t a = 0; a + 1 < at.size(); ++a)
-      worst.see(distance(a, a + 1) * static_cast<double>(pairs) / far, "positions ",
+      worst.see(distance(a, a + 1) * static_cast<double>(pairs) / distant, "positions ",
                 start + static_cast<position>(a), " and ", start + static_cast<position>(a) + 1);
   }
   return worst.result();

@@ -5,12 +5,42 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
+#include <random>
 #include <vector>
 
 #include <posenc/testing/world.hpp>
 
 namespace posenc::inline v0_1 {
 namespace testing {
+
+namespace detail {
+
+/// Attends to the tokens as they are and in other orders, and compares each token of interest with itself.
+/// \param positions_of(order) where the rows stand once they are in that order
+/// \param first_of_interest tokens before this one are not compared
+/// \param moving how many tokens change places; those after them stay
+template <class S, class E, class Attention, class PositionsOf>
+void compare_orders(const world<S>& w, const E& encoding, const attention_options& options,
+                    const Attention& attention, index_t first_of_interest, index_t moving, std::mt19937& bits,
+                    const PositionsOf& positions_of, worst_case& worst) {
+  std::vector<index_t> in_place(static_cast<std::size_t>(w.x.rows()));
+  std::iota(in_place.begin(), in_place.end(), index_t{0});
+  const std::vector<position> here = positions_of(in_place);
+  const auto straight = w.attend(w.x, encoding, positions::each(here), options, attention);
+  for (auto order : some_orders(moving, bits)) {
+    order.insert(order.end(), in_place.begin() + moving, in_place.end());
+    const std::vector<position> there = positions_of(order);
+    const auto permuted = w.attend(w.reordered(order), encoding, positions::each(there), options, attention);
+    for (std::size_t row = 0; row < order.size(); ++row)
+      if (order[row] >= first_of_interest)
+        worst.see(difference_of_rows(permuted, static_cast<index_t>(row), straight, order[row]), "token ",
+                  order[row], " of ", w.x.rows(), " in row ", row, " at position ", there[row],
+                  ", after a row with token ", order[row > 0 ? row - 1 : 0]);
+  }
+}
+
+}  // namespace detail
 
 /// How much the hidden state of a token changes when the tokens change places, bidirectional. Without
 /// positions: not at all, since scores depend on content alone and softmax sums over a set.
@@ -22,17 +52,10 @@ template <class S, class E, class Attention = reference_attention>
   detail::random_numbers random(s.seed + 1);
   attention_options options = world.options;
   options.mask = bidirectional;
-  for (const position start : s.starts) {
-    const positions where = positions::from(start);
-    const auto straight = world.attend(world.x, encoding, where, options, attention);
-    for (const auto& order : detail::some_orders(s.tokens, random.bits())) {
-      const auto permuted = world.attend(world.reordered(order), encoding, where, options, attention);
-      for (std::size_t row = 0; row < order.size(); ++row)
-        worst.see(detail::difference_of_rows(permuted, static_cast<index_t>(row), straight, order[row]),
-                  "token ", order[row], " of ", s.tokens, " moved to place ", row, ", positions from ",
-                  start);
-    }
-  }
+  for (const position start : s.starts)
+    detail::compare_orders(
+        world, encoding, options, attention, 0, s.tokens, random.bits(),
+        [&](const std::vector<index_t>& order) { return detail::consecutive(start, order.size()); }, worst);
   return worst.result();
 }
 
@@ -46,17 +69,10 @@ template <class S, class E, class Attention = reference_attention>
   detail::random_numbers random(s.seed + 1);
   attention_options options = world.options;
   options.mask = causal;
-  for (const position start : s.starts) {
-    const positions where = positions::from(start);
-    const auto straight = world.attend(world.x, encoding, where, options, attention);
-    for (auto order : detail::some_orders(s.tokens - 1, random.bits())) {
-      order.push_back(s.tokens - 1);
-      const auto permuted = world.attend(world.reordered(order), encoding, where, options, attention);
-      worst.see(detail::difference_of_rows(permuted, s.tokens - 1, straight, s.tokens - 1),
-                "the last token after a prefix that begins with token ", order[0], ", positions from ",
-                start);
-    }
-  }
+  for (const position start : s.starts)
+    detail::compare_orders(
+        world, encoding, options, attention, s.tokens - 1, s.tokens - 1, random.bits(),
+        [&](const std::vector<index_t>& order) { return detail::consecutive(start, order.size()); }, worst);
   return worst.result();
 }
 
@@ -68,19 +84,15 @@ template <class S, class E, class Attention = reference_attention>
   const detail::world<S> world(s);
   detail::worst_case worst;
   detail::random_numbers random(s.seed + 1);
-  for (const position start : s.starts) {
-    const std::vector<position> where = detail::spread_positions(start, s.tokens);
-    const auto straight = world.attend(world.x, encoding, positions::each(where), world.options, attention);
-    for (const auto& order : detail::some_orders(s.tokens, random.bits())) {
-      std::vector<position> moved;
-      for (const index_t row : order) moved.push_back(where[static_cast<std::size_t>(row)]);
-      const auto permuted =
-          world.attend(world.reordered(order), encoding, positions::each(moved), world.options, attention);
-      for (std::size_t row = 0; row < order.size(); ++row)
-        worst.see(detail::difference_of_rows(permuted, static_cast<index_t>(row), straight, order[row]),
-                  "the token at position ", moved[row], " in row ", row, " instead of ", order[row]);
-    }
-  }
+  for (const position start : s.starts)
+    detail::compare_orders(
+        world, encoding, world.options, attention, 0, s.tokens, random.bits(),
+        [&](const std::vector<index_t>& order) {
+          std::vector<position> where = detail::spread_positions(start, s.tokens), moved;
+          for (const index_t token : order) moved.push_back(where[static_cast<std::size_t>(token)]);
+          return moved;
+        },
+        worst);
   return worst.result();
 }
 

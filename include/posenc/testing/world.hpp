@@ -124,6 +124,12 @@ template <class S>
   return worst;
 }
 
+[[nodiscard]] inline std::vector<position> consecutive(position start, std::size_t count) {
+  std::vector<position> result(count);
+  std::iota(result.begin(), result.end(), start);
+  return result;
+}
+
 /// Positions with gaps, so that no row number can stand in for one: start + 0, 1, 3, 6, 10, …
 [[nodiscard]] inline std::vector<position> spread_positions(position start, index_t tokens) {
   std::vector<position> result;
