@@ -104,6 +104,9 @@ template <class E, class S>
 concept encoding_for = std::same_as<E, no_encoding> || embeds<E, S> || rotates<E, S> || biases<E> ||
     has_relative_key<E> || has_relative_value<E> || scales<E>;
 
+template <class A, class B>
+struct combined;
+
 namespace detail {
 
 /// True when a door is open on a mutable E but closed on a const E: nearly always a forgotten `const`, which
@@ -117,11 +120,35 @@ inline constexpr bool lost_const = (can_embed<E, S> && !can_embed<const E, S>) |
                                    (can_relative_key<E> && !can_relative_key<const E>) ||
                                    (can_relative_value<E> && !can_relative_value<const E>) ||
                                    (can_scale<E> && !can_scale<const E>);
+template <class A, class B, class S>
+inline constexpr bool lost_const<combined<A, B>, S> = lost_const<A, S> || lost_const<B, S>;
+
+/// True when E embeds some scalar but not S (a std::span<float> parameter, say): the door would be ignored.
+template <class E, class S>
+inline constexpr bool lost_embed = !embeds<E, S> && (embeds<E, float> || embeds<E, double>);
+template <class A, class B, class S>
+inline constexpr bool lost_embed<combined<A, B>, S> = lost_embed<A, S> || lost_embed<B, S>;
+
+/// True when E rotates some scalar but not S, or one side of the score only: the door would be ignored.
+template <class E, class S>
+inline constexpr bool lost_rotate =
+    !rotates<E, S> && (
+                          rotates<E, float> || rotates<E, double> ||
+                          requires(const E& e, std::span<S> head, position p) { e.rotate_query(head, p); } ||
+                          requires(const E& e, std::span<S> head, position p) { e.rotate_key(head, p); });
+template <class A, class B, class S>
+inline constexpr bool lost_rotate<combined<A, B>, S> = lost_rotate<A, S> || lost_rotate<B, S>;
+
+/// True when E, or a part of it, opens no door.
+template <class E, class S>
+inline constexpr bool lost_everything = !encoding_for<E, S> && !lost_embed<E, S>;
+template <class A, class B, class S>
+inline constexpr bool lost_everything<combined<A, B>, S> = lost_everything<A, S> || lost_everything<B, S>;
 
 /// Refuses, at compile time and in words, a type that cannot take part.
 template <class E, class S>
 consteval bool check_encoding() {
-  static_assert(encoding_for<E, S>,
+  static_assert(!lost_everything<E, S>,
                 "posenc: this type opens no door. An encoding has at least one of these const members: "
                 "embed(std::span<S> row, position p); "
                 "rotate(std::span<S> head, position p), or rotate_query and rotate_key; "
@@ -131,6 +158,20 @@ consteval bool check_encoding() {
   static_assert(
       !lost_const<E, S>,
       "posenc: a door of this encoding is not const and would be ignored. Make its member function const.");
+  static_assert(
+      !lost_rotate<E, S>,
+      "posenc: this encoding rotates, but not this scalar on both sides, and would be ignored. Make "
+      "rotate (or both rotate_query and rotate_key) templates over the scalar.");
+  return true;
+}
+
+/// Refuses an encoding that embeds, but not rows of S.
+template <class E, class S>
+consteval bool check_embedding() {
+  static_assert(
+      !lost_embed<E, S>,
+      "posenc: this encoding embeds, but not rows of this scalar, and would be ignored. Make embed a "
+      "template over the scalar.");
   return true;
 }
 
