@@ -41,7 +41,7 @@ struct reference_attention {
 /// the first one; rows before it are changed otherwise, so pass a copy where that matters.
 template <class S, class E>
 void embed_rows(row_major_matrix<S>& x, const E& encoding, const positions& where) {
-  static_assert(detail::check_encoding<E, detail::working_t<S>>());
+  static_assert(detail::check_encoding<E, detail::working_t<S>>() && detail::check_embedding<E, S>());
   const positions rows = where.resolve(x.rows(), "token");
   if constexpr (embeds<E, S>)
     for (index_t i = 0; i < x.rows(); ++i)
