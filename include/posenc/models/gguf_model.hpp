@@ -105,8 +105,8 @@ class reader {
   }
 
  private:
-  static constexpr std::int64_t most_layers = 10'000, widest = 1 << 20,
-                                most_positions = std::int64_t{1} << 40;
+  static constexpr std::int64_t most_layers = 10'000, widest = 1 << 18, widest_head = 1 << 14,
+                                most_buckets = 4096, most_positions = std::int64_t{1} << 40;
 
   // ---- Access to "[architecture].key" -------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class reader {
   }
 
   void read_t5() {
-    const index_t buckets = needed("attention.relative_buckets_count", 1, widest);
+    const index_t buckets = needed("attention.relative_buckets_count", 1, most_buckets);
     const auto side = [&](bool bidirectional, index_t layers) {
       encoding_description encoding;
       encoding.parameters = t5_description{
@@ -338,12 +338,14 @@ class reader {
   }
 
   [[nodiscard]] index_t head_dim(bool local) const {
-    if (const auto latent = count("attention.key_length_mla", 1, widest)) return *latent;
+    if (const auto latent = count("attention.key_length_mla", 1, widest_head)) return *latent;
     if (local)
-      if (const auto width = count("attention.key_length_swa", 1, widest)) return *width;
-    if (const auto width = count("attention.key_length", 1, widest)) return *width;
+      if (const auto width = count("attention.key_length_swa", 1, widest_head)) return *width;
+    if (const auto width = count("attention.key_length", 1, widest_head)) return *width;
     if (out_.heads == 0) refuse("there is no key ", key_of("attention.head_count"));
-    return needed("embedding_length", 1, widest) / out_.heads;
+    const index_t width = needed("embedding_length", 1, widest) / out_.heads;
+    check_count("embedding_length", width, 1, widest_head);
+    return width;
   }
 
   [[nodiscard]] double softmax_scale(index_t width) const {

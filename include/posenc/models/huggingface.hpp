@@ -77,8 +77,8 @@ class reader {
   }
 
  private:
-  static constexpr std::int64_t most_layers = 10'000, widest = 1 << 20,
-                                most_positions = std::int64_t{1} << 40;
+  static constexpr std::int64_t most_layers = 10'000, widest = 1 << 18, widest_head = 1 << 14,
+                                most_buckets = 4096, most_positions = std::int64_t{1} << 40;
 
   [[nodiscard]] const json_object& config() const noexcept { return text_ ? *text_ : root_; }
   template <class... Parts>
@@ -156,6 +156,7 @@ class reader {
     if (width % heads != 0)
       refuse("hidden_size ", width, " is no multiple of num_attention_heads ", heads,
              " and there is no head_dim");
+    if (width / heads > widest_head) refuse("heads of ", width / heads, " channels, more than ", widest_head);
     return width / heads;
   }
   [[nodiscard]] static double inverse_root(double x) { return 1 / std::sqrt(x); }
@@ -252,7 +253,7 @@ class reader {
     const index_t encoder_layers = layer_count(type_ == "t5" || type_ == "longt5" ? 6 : 8);
     const index_t decoder_layers =
         first_count({"num_decoder_layers"}, 1, most_layers).value_or(encoder_layers);
-    const index_t buckets = first_count({"relative_attention_num_buckets"}, 1, widest).value_or(32);
+    const index_t buckets = first_count({"relative_attention_num_buckets"}, 1, most_buckets).value_or(32);
     const position distance =
         first_count({"relative_attention_max_distance"}, 1, most_positions).value_or(128);
     const bool both = config().boolean("is_encoder_decoder").value_or(true);
@@ -658,10 +659,11 @@ class reader {
 
   [[nodiscard]] index_t head_dim_of(const std::string& layer_type) {
     if (has_trait(latent))
-      return needed_count({"qk_nope_head_dim"}, widest) + needed_count({"qk_rope_head_dim"}, widest);
+      return needed_count({"qk_nope_head_dim"}, widest_head) +
+             needed_count({"qk_rope_head_dim"}, widest_head);
     if (has_trait(global_head) && layer_type == "full_attention")
-      return first_count({"global_head_dim"}, 1, widest).value_or(512);
-    if (const auto stated = first_count({"head_dim"}, 1, widest)) return *stated;
+      return first_count({"global_head_dim"}, 1, widest_head).value_or(512);
+    if (const auto stated = first_count({"head_dim"}, 1, widest_head)) return *stated;
     if (family_.head_dim > 0 && !config().mentions("head_dim")) return family_.head_dim;
     return head_width(family_.hidden, family_.heads);
   }
@@ -756,7 +758,7 @@ class reader {
         .options = {.head_dim = head_dim, .base = base_of(layer_type, entry), .pairing = family_.layout}};
     rope.context_length = out_.context_length;
     if (has_trait(latent)) {
-      rope.options.rotary_dim = needed_count({"qk_rope_head_dim"}, widest);
+      rope.options.rotary_dim = needed_count({"qk_rope_head_dim"}, widest_head);
       rope.options.rotary_offset = head_dim - *rope.options.rotary_dim;
     } else if (const auto width = first_count({"rotary_dim"}, 0, widest);
                width && has_trait(absolute_width)) {

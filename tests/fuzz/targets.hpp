@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// What the fuzzers run, and what the corpus test runs without them: bytes from anywhere are described and
+/// reported on, or refused with one of two kinds of error. Anything else that is thrown gets out.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <posenc/models/any_model.hpp>
+
+#include "../../examples/inspect/json_report.hpp"
+
+namespace posenc_tests {
+
+/// Builds and prints what a description says. True: nothing was refused.
+template <class Describe>
+bool describe_and_report(const Describe& describe) {
+  try {
+    const inspect::model_view view = inspect::build("fuzz", describe(), posenc::position{5000});
+    return !inspect::json_report({view}, {0, 1'000'003}).empty();
+  } catch (const posenc::format_error&) {
+  } catch (const std::invalid_argument&) {
+  }
+  return false;
+}
+
+/// The first byte chooses the options, so that unknown model types are explored too.
+inline bool fuzz_config_json(std::span<const std::byte> bytes) {
+  posenc::huggingface_options options;
+  if (!bytes.empty() && bytes.front() == std::byte{' '}) options.pairing = posenc::pairing::half_split;
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return describe_and_report([&] { return posenc::parse_huggingface(text, options); });
+}
+
+inline bool fuzz_gguf(std::span<const std::byte> bytes) {
+  return describe_and_report([&] { return posenc::parse_gguf_model(bytes); });
+}
+
+}  // namespace posenc_tests
