@@ -26,19 +26,19 @@ TEST(rope_analysis, bands_of_each_scheme) {
   };
   EXPECT_EQ(bands(plain), std::vector<pair_band>(32, pair_band::kept));
   EXPECT_EQ(bands(rope<double>{options, position_interpolation{.factor = 4}}),
-            std::vector<pair_band>(32, pair_band::interpolated));
+            std::vector<pair_band>(32, pair_band::stretched));
   const auto yarn_bands = bands(rope<double>{options, yarn{.factor = 4, .original_context = 4096}});
   // r·ln(L0/(2πβ))/(2 ln θ) is 10.5 for β = 32 and 22.5 for β = 1: kept to pair 10, interpolated from 23 on.
   for (std::size_t p = 0; p < 32; ++p) {
     const pair_band expected = p <= 10   ? pair_band::kept
-                               : p >= 23 ? pair_band::interpolated
+                               : p >= 23 ? pair_band::stretched
                                          : pair_band::blended;
     EXPECT_EQ(yarn_bands[p], expected) << "pair " << p;
   }
   const auto theta_bands = bands(rope<double>{options, theta_scaling{.factor = 4}});
   EXPECT_EQ(theta_bands.front(), pair_band::kept);
   EXPECT_EQ(theta_bands[1], pair_band::blended);
-  EXPECT_EQ(theta_bands.back(), pair_band::interpolated);
+  EXPECT_EQ(theta_bands.back(), pair_band::stretched);
   const auto still = bands(rope<double>{options, proportional{.partial_rotary_factor = 0.5}});
   EXPECT_EQ(still[15], pair_band::kept);
   EXPECT_EQ(still[16], pair_band::still);

@@ -25,11 +25,11 @@ namespace posenc::inline v0_1 {
 
 /// What a scheme did to the frequency of a pair.
 enum class pair_band : unsigned char {
-  kept,          ///< divided by 1
-  blended,       ///< divided by something between
-  interpolated,  ///< divided by the most that any pair of this ladder is divided by
-  raised,        ///< divided by less than 1: turns faster than before
-  still,         ///< does not turn
+  kept,       ///< divided by 1
+  blended,    ///< divided by something between
+  stretched,  ///< divided by the most that any pair of this ladder is divided by
+  raised,     ///< divided by less than 1: turns faster than before
+  still,      ///< does not turn
 };
 
 /// The name of a band as this library writes it.
@@ -39,8 +39,8 @@ enum class pair_band : unsigned char {
       return "kept";
     case pair_band::blended:
       return "blended";
-    case pair_band::interpolated:
-      return "interpolated";
+    case pair_band::stretched:
+      return "stretched";
     case pair_band::raised:
       return "raised";
     default:
@@ -66,8 +66,8 @@ struct pair_report {
                   scaled.size());
   detail::require(trained_length > 0, "ladder_report: a trained length of ", trained_length);
   const double full_turn = 2 * std::numbers::pi;
-  // Ladders are built in long double and shown in double: a ratio within a few roundings of 1 is 1.
-  const double same = 1e-12;
+  // Ladders are rounded to double, those of some files to float32 divisors: a ratio so near 1 is 1.
+  const double same = 1e-9;
   std::vector<pair_report> report;
   double most = 1;
   for (std::size_t p = 0; p < plain.size(); ++p) {
@@ -87,7 +87,7 @@ struct pair_report {
     else if (pair.divisor < 1)
       pair.band = pair_band::raised;
     else
-      pair.band = pair.divisor >= most * (1 - same) ? pair_band::interpolated : pair_band::blended;
+      pair.band = pair.divisor >= most * (1 - same) ? pair_band::stretched : pair_band::blended;
   }
   return report;
 }
