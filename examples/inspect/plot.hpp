@@ -71,7 +71,7 @@ inline void plot(const std::vector<model_view>& views, const std::string& file) 
       data += "EOD\n" + name + "_score << EOD\n";
       for (const posenc::position distance : detail::distances(longest)) {
         std::snprintf(row, sizeof row, "%lld %.9g\n", static_cast<long long>(distance),
-                      score_at(one, distance));
+                      posenc::score_at_distance(*one.rope, distance));
         data += row;
       }
       data += "EOD\n";

@@ -4,9 +4,7 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
-#include <numbers>
 #include <ostream>
 #include <string>
 #include <variant>
@@ -122,29 +120,29 @@ inline void ladder(std::ostream& out, const std::vector<const encoding_view*>& v
   }
   out << '\n';
   std::size_t rows = 0;
-  for (const encoding_view* view : views) rows = (std::max)(rows, view->rope->inv_freq().size());
+  std::vector<std::vector<posenc::pair_report>> reports;
+  for (const encoding_view* view : views) {
+    const posenc::rope_description& rope = view->description.rope();
+    reports.push_back(
+        posenc::ladder_report(plain_ladder(rope), view->rope->inv_freq(), trained_length(rope)));
+    rows = (std::max)(rows, reports.back().size());
+  }
   for (std::size_t pair = 0; pair < rows; ++pair) {
     std::snprintf(cell, sizeof cell, "  %4zu", pair);
     out << cell;
-    for (const encoding_view* view : views) {
-      const auto scaled = view->rope->inv_freq();
-      if (pair >= scaled.size()) {
+    for (std::size_t i = 0; i < views.size(); ++i) {
+      if (pair >= reports[i].size()) {
         out << std::string(52, ' ');
         continue;
       }
-      const std::vector<double> plain = plain_ladder(view->description.rope());
-      double most = 1;
-      for (std::size_t p = 0; p < plain.size(); ++p)
-        if (scaled[p] > plain[p] * 1e-12) most = (std::max)(most, plain[p] / scaled[p]);
-      const double length = trained_length(view->description.rope());
-      const double divisor = scaled[pair] > plain[pair] * 1e-12 ? plain[pair] / scaled[pair] : 1e300;
-      if (divisor > 1e12) {
+      const posenc::pair_report& row = reports[i][pair];
+      if (row.band == posenc::pair_band::still) {
         out << "               -           -             -  still    ";
         continue;
       }
-      const double wavelength = 2 * std::numbers::pi / scaled[pair];
-      std::snprintf(cell, sizeof cell, "%16.6g%12.4g%14.6g  %-9s", wavelength, length / wavelength, divisor,
-                    band(divisor, most));
+      const double turns = trained_length(views[i]->description.rope()) / row.wavelength;
+      std::snprintf(cell, sizeof cell, "%16.6g%12.4g%14.6g  %-9s", row.wavelength, turns, row.divisor,
+                    posenc::name_of(row.band));
       out << cell;
     }
     out << '\n';

@@ -3,8 +3,6 @@
 /// What posenc-inspect shows of a model: its description with each rope built for one length.
 #pragma once
 
-#include <cmath>
-#include <numbers>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -12,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include <posenc/analysis/rope_analysis.hpp>
 #include <posenc/models/any_model.hpp>
 #include <posenc/models/what_if.hpp>
 
@@ -130,26 +129,6 @@ struct model_view {
 /// The frequencies without scaling, in radians per token.
 [[nodiscard]] inline std::vector<double> plain_ladder(const posenc::rope_description& rope) {
   return posenc::no_scaling{}.ladder<double>(rope.shape(), std::nullopt).inv_freq;
-}
-
-/// What the scaling did to a pair: its frequency was divided by `divisor`, at most by `most` in this ladder.
-[[nodiscard]] inline const char* band(double divisor, double most) {
-  if (!(divisor < 1e12)) return "still";
-  if (std::abs(divisor - 1) <= 1e-9) return "kept";
-  if (divisor < 1) return "raised";
-  return divisor >= most * (1 - 1e-9) ? "stretched" : "blended";
-}
-
-/// The score of a query and a key that agree in every channel, by distance in tokens: 1 at distance 0 but for
-/// the attention factor. Channels that do not turn count as they are.
-[[nodiscard]] inline double score_at(const encoding_view& view, posenc::position distance) {
-  const posenc::rope_options& options = view.description.rope().options;
-  const auto pairs = static_cast<posenc::index_t>(view.rope->inv_freq().size());
-  double turning = 0;
-  for (posenc::index_t pair = 0; pair < pairs; ++pair) turning += view.rope->angle(pair, distance).cos;
-  const double m = view.rope->attention_factor();
-  const double resting = static_cast<double>(options.head_dim) - 2 * static_cast<double>(pairs);
-  return (2 * turning * m * m + resting) / static_cast<double>(options.head_dim);
 }
 
 /// "0-4, 6, 8-10"

@@ -154,8 +154,9 @@ TEST(inspect, the_score_starts_at_one_and_follows_the_cosines) {
                              {"num_hidden_layers", 1},
                              {"max_position_embeddings", 10},
                              {"rope_theta", 100.0}});
-  EXPECT_EQ(inspect::score_at(view.encodings[0], 0), 1);
-  EXPECT_NEAR(inspect::score_at(view.encodings[0], 3), (std::cos(3.0) + std::cos(0.3)) / 2, 1e-15);
+  EXPECT_EQ(posenc::score_at_distance(*view.encodings[0].rope, 0), 1);
+  EXPECT_NEAR(posenc::score_at_distance(*view.encodings[0].rope, 3), (std::cos(3.0) + std::cos(0.3)) / 2,
+              1e-15);
 }
 
 TEST(inspect, command_line) {
