@@ -175,12 +175,10 @@ void tell_orders() {
   say("  causal mask nothing lies ahead, and that ambiguity is gone:");
   print_orders(posenc::causal);
   say("");
-  say("  A mask shows how many words came before, not in which order: without positions \"dog bites man\" "
-      "and");
-  say("  \"bites dog man\" still agree on \"man\" (A). And whatever the encoding, the first word of a "
-      "sentence");
-  say("  sees only itself: \"man\" is the same in \"man dog bites\" and \"man bites dog\", so 5 states of "
-      "6.");
+  say("  A mask shows which words came before, not in which order: without positions \"dog bites man\"");
+  say("  and \"bites dog man\" still agree on \"man\" (A). And whatever the encoding, the first word of a");
+  say("  sentence sees only itself: \"man\" is the same in \"man dog bites\" and \"man bites dog\", so");
+  say("  there are 5 states of 6.");
 }
 
 // Distance -----------------------------------------------------------------------------------------------
