@@ -48,6 +48,9 @@ def rope_configs():
                       {"beta_fast": 64.0, "beta_slow": 2.0}, {"partial_rotary_factor": 0.5}):
             yield "yarn", config(64, theta, 4 * original, rope_type="yarn", factor=factor,
                                  original_max_position_embeddings=original, **extra), None
+    for theta, original in ((1e4, 4), (10.0, 1000000)):  # the ends of the ramp cross
+        yield "yarn", config(64, theta, 4 * original, rope_type="yarn", factor=4.0,
+                             original_max_position_embeddings=original), None
     short = [1 + p / 64 for p in range(32)]
     long = [1 + p * p / 16 for p in range(32)]
     for extra in ({}, {"factor": 4.0}, {"factor": 0.5}, {"attention_factor": 1.25}):
@@ -96,7 +99,11 @@ def frequencies():
                              num_attention_heads=row["num_attention_heads"],
                              max_position_embeddings=row["max_position_embeddings"],
                              rope_parameters={"rope_theta": row["rope_theta"], **scaling})
-        if scaling["rope_type"] == "default":
+        if scaling["rope_type"] == "dynamic":  # the module: it hands the length over in a tensor
+            module = LlamaRotaryEmbedding(config)
+            module(torch.zeros(1), torch.tensor([[length - 1]]))
+            inv_freq, factor = module.inv_freq, module.attention_scaling
+        elif scaling["rope_type"] == "default":
             inv_freq, factor = LlamaRotaryEmbedding.compute_default_rope_parameters(config)
         else:
             inv_freq, factor = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](config, torch.device("cpu"), seq_len=length)

@@ -16,7 +16,7 @@
 /// | framework_float32 | float32 frequency, float32 product | 7e-4 at 10^4, 5e-2 at 10^6 |
 ///
 /// The frequencies of framework_float32 are those of Hugging Face transformers under torch's portable
-/// kernels, bit for bit, for every rope type (tests/rope/transformers_test.cpp: 5980 of 5980). Torch's AVX2
+/// kernels, bit for bit, for every rope type (tests/rope/transformers_test.cpp: 6044 of 6044). Torch's AVX2
 /// and AVX-512 kernels give about one in a hundred otherwise, because their vector power function is not
 /// correctly rounded.
 ///

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <concepts>
 
 #include <posenc/detail/floating.hpp>
 #include <posenc/errors.hpp>
@@ -58,8 +59,28 @@ struct dynamic_ntk {
   [[nodiscard]] frequency_ladder<Real> ladder(const rotary_shape& shape,
                                               std::optional<position> length) const {
     using number = detail::description_t<Real>;
+    if constexpr (std::same_as<Real, float>) {
+      // The frameworks keep the length in a tensor, so that beyond the trained length the base is float32,
+      // too.
+      const bool in_a_tensor =
+          rule == dynamic_ntk_rule::sequence_length && length && static_cast<double>(*length) > max_context;
+      if (in_a_tensor)
+        return {plain_frequencies<float>(shape.rotary_dim, base_in_float32(shape, *length)), 1};
+    }
     return {plain_frequencies<Real>(shape.rotary_dim, detail::stretched_base(shape, stretch<number>(length))),
             1};
+  }
+
+ private:
+  [[nodiscard]] float base_in_float32(const rotary_shape& shape, position length) const {
+    using detail::stored, detail::quotient;
+    static_cast<void>(detail::stretched_base(shape, stretch(length)));  // checks the numbers
+    const auto as_float = [](double number) { return static_cast<float>(number); };
+    const float extended = stored(as_float(factor) * static_cast<float>(length));
+    const float g = stored(quotient(extended, as_float(max_context)) - as_float(factor - 1));
+    const double r = static_cast<double>(shape.rotary_dim);
+    const volatile double exponent = r / (r - 2);  // a number, not a tensor: stays double
+    return stored(as_float(shape.base) * as_float(std::pow(static_cast<double>(g), double{exponent})));
   }
 };
 

@@ -34,7 +34,8 @@ enum class yarn_mscale : unsigned char {
 ///     w'_p = w_p·(1 − g_p) + (w_p / s)·g_p,   g_p = clip((p − low) / (high − low), 0, 1)
 ///
 /// with low, high = the pair indexes that make beta_fast and beta_slow turns within the original context.
-/// (The paper's ramp is linear in the number of turns; everyone's code is linear in the pair index.)
+/// (The paper's ramp is linear in the number of turns; everyone's code is linear in the pair index. Where an
+/// original context is so short or a base so small that the ends cross, the arithmetic is the frameworks'.)
 ///
 /// The magnitude m on cos and sin is `attention_factor` if given; else, with both mscale values non-zero,
 /// M(s, mscale) / M(s, mscale_all_dim); else M(s, 1), where M(s, k) = 0.1·k·ln s + 1. A lone mscale is
