@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// Loads and stores of the storage types as float vectors, whole or in part. Included once per instruction set.
+#if defined(POSENC_FUSED_STORAGE_INL_HPP) == defined(HWY_TARGET_TOGGLE)
+#ifdef POSENC_FUSED_STORAGE_INL_HPP
+#undef POSENC_FUSED_STORAGE_INL_HPP
+#else
+#define POSENC_FUSED_STORAGE_INL_HPP
+#endif
+
+#include <cstdint>
+#include <cstring>
+
+#include <hwy/highway.h>
+
+#include <posenc/fused/problem.hpp>
+
+HWY_BEFORE_NAMESPACE();
+namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+using namespace fused_problem;
+
+using float_tag = hn::ScalableTag<float>;
+using float_vector = hn::Vec<float_tag>;
+
+/// Floats per vector.
+HWY_INLINE index_t lanes() { return static_cast<index_t>(hn::Lanes(float_tag())); }
+
+HWY_INLINE index_t round_up(index_t n, index_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+/// 16-bit patterns of the two narrow types; they are only ever widened or narrowed.
+struct bfloat16_bits {
+  std::uint16_t bits;
+};
+struct float16_bits {
+  std::uint16_t bits;
+};
+
+HWY_INLINE float_vector load(const float* from) { return hn::LoadU(float_tag(), from); }
+
+HWY_INLINE float_vector load(const bfloat16_bits* from) {
+  const hn::Rebind<std::uint16_t, float_tag> narrow;
+  const hn::Rebind<std::uint32_t, float_tag> wide;
+  const auto bits = hn::PromoteTo(wide, hn::LoadU(narrow, reinterpret_cast<const std::uint16_t*>(from)));
+  return hn::BitCast(float_tag(), hn::ShiftLeft<16>(bits));
+}
+
+HWY_INLINE float_vector load(const float16_bits* from) {
+  const hn::Rebind<std::uint16_t, float_tag> narrow;
+  const hn::Rebind<hwy::float16_t, float_tag> half;
+  return hn::PromoteTo(float_tag(), hn::BitCast(half, hn::LoadU(narrow, reinterpret_cast<const std::uint16_t*>(from))));
+}
+
+/// The first `count` elements, zeros behind them; nothing beyond is read.
+template <class T>
+HWY_INLINE float_vector load_first(const T* from, index_t count) {
+  if (count >= lanes()) return load(from);
+  HWY_ALIGN T buffer[HWY_MAX_BYTES / sizeof(float)] = {};
+  std::memcpy(buffer, from, static_cast<std::size_t>(count) * sizeof(T));
+  return load(buffer);
+}
+
+HWY_INLINE void store(float_vector value, float* to) { hn::StoreU(value, float_tag(), to); }
+
+/// Nearest, ties to even; a NaN stays one.
+HWY_INLINE std::uint16_t to_bfloat16(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  if ((bits & 0x7fff'ffffu) > 0x7f80'0000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
+  return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+HWY_INLINE std::uint16_t to_float16(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  const std::uint32_t sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fff'ffffu;
+  if (magnitude > 0x7f80'0000u) return static_cast<std::uint16_t>(sign | 0x7e00u);
+  if (magnitude >= 0x4780'0000u) return static_cast<std::uint16_t>(sign | 0x7c00u);  // ≥ 2^16
+  if (magnitude < 0x3300'0000u) return static_cast<std::uint16_t>(sign);              // < 2^-25
+  const bool subnormal = magnitude < 0x3880'0000u;                                    // < 2^-14
+  const std::uint32_t shift = subnormal ? 126u - (magnitude >> 23) : 13u;
+  const std::uint32_t fraction = subnormal ? (magnitude & 0x7f'ffffu) | 0x80'0000u : magnitude - 0x3800'0000u;
+  const std::uint32_t kept = fraction >> shift, rest = fraction & ((1u << shift) - 1u), half = 1u << (shift - 1u);
+  return static_cast<std::uint16_t>(sign | (kept + (rest > half || (rest == half && (kept & 1u)) ? 1u : 0u)));
+}
+
+/// factor·row[c] for c < count, into the output's storage type.
+HWY_INLINE void store_row(const float* row, float factor, index_t count, storage type, void* to) {
+  if (type == storage::float32) {
+    const float_vector f = hn::Set(float_tag(), factor);
+    float* out = static_cast<float*>(to);
+    index_t c = 0;
+    for (; c + lanes() <= count; c += lanes()) store(hn::Mul(load(row + c), f), out + c);
+    for (; c < count; ++c) out[c] = row[c] * factor;
+    return;
+  }
+  auto* out = static_cast<std::uint16_t*>(to);
+  if (type == storage::bfloat16)
+    for (index_t c = 0; c < count; ++c) out[c] = to_bfloat16(row[c] * factor);
+  else
+    for (index_t c = 0; c < count; ++c) out[c] = to_float16(row[c] * factor);
+}
+
+}  // namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
