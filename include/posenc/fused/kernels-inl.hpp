@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// The entry points of one instruction set: how a problem is cut into tasks, and running one. Included once per
+/// instruction set.
+#if defined(POSENC_FUSED_KERNELS_INL_HPP) == defined(HWY_TARGET_TOGGLE)
+#ifdef POSENC_FUSED_KERNELS_INL_HPP
+#undef POSENC_FUSED_KERNELS_INL_HPP
+#else
+#define POSENC_FUSED_KERNELS_INL_HPP
+#endif
+
+#include <algorithm>
+
+#include <posenc/fused/prefill-inl.hpp>
+
+HWY_BEFORE_NAMESPACE();
+namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
+
+/// Floats from one row of the step table to the next.
+HWY_INLINE index_t step_stride(const problem& call) { return round_up(call.turns->pairs(), lanes()); }
+
+/// True where the step table is used: keys turn on load, by phases that add up.
+HWY_INLINE bool needs_step_table(const problem& call) {
+  return call.turns && !call.keys_are_rotated && call.turns->depends_on_offset_only() && call.turns->pairs() > 0;
+}
+
+HWY_INLINE key_loader loader_of(const problem& call, const float* shared, index_t table_rows) {
+  const rotation* const turns = call.keys_are_rotated ? nullptr : call.turns;
+  const index_t stride = needs_step_table(call) ? step_stride(call) : 0;
+  return {call, turns, packing_of(turns, call.head_dim), shared, shared + table_rows * stride, stride};
+}
+
+HWY_NOINLINE task_plan plan(const problem& call) {
+  task_plan result;
+  if (call.query_tokens == 0) return result;
+  result.heads_per_task = (std::min)(call.group, prefill_heads);
+  result.head_chunks = (call.group + result.heads_per_task - 1) / result.heads_per_task;
+  const index_t most_rows = (std::max)(prefill_columns / result.heads_per_task / panel_width(), index_t{1}) * panel_width();
+  result.rows = (std::min)(most_rows, round_up(call.query_tokens, panel_width()));
+  result.tiles = (call.query_tokens + result.rows - 1) / result.rows;
+  result.tasks = result.tiles * result.head_chunks * call.kv_heads;
+  const packed_head pack = packing_of(call.keys_are_rotated ? nullptr : call.turns, call.head_dim);
+  result.worker_floats = prefill_scratch(nullptr, pack, call.value_dim, result.heads_per_task * result.rows).floats;
+  result.shared_floats = needs_step_table(call) ? 2 * prefill_keys * step_stride(call) : 0;
+  return result;
+}
+
+HWY_NOINLINE void prepare(const problem& call, const task_plan&, float* shared) {
+  if (needs_step_table(call)) fill_step_table(*call.turns, prefill_keys, step_stride(call), shared);
+}
+
+HWY_NOINLINE void run(const problem& call, const task_plan& plan, float* shared, float* scratch, index_t task) {
+  // The last tile sees most under a causal mask: it goes first, so that the short ones fill the end.
+  const index_t tile = plan.tiles - 1 - task / (plan.head_chunks * call.kv_heads);
+  const index_t chunk = task % (plan.head_chunks * call.kv_heads);
+  const index_t kv_head = chunk / plan.head_chunks, in_group = chunk % plan.head_chunks * plan.heads_per_task;
+  const index_t first_row = tile * plan.rows, rows = (std::min)(plan.rows, call.query_tokens - first_row);
+  const key_loader loader = loader_of(call, shared, prefill_keys);
+  const row_range tokens{(std::clamp)(call.valid_queries.begin - first_row, index_t{0}, rows),
+                         (std::clamp)(call.valid_queries.end - first_row, index_t{0}, rows)};
+  const index_t heads = (std::min)(plan.heads_per_task, call.group - in_group);
+  const bool anchored = call.turns && call.keys_are_rotated;  // rotated keys carry the growth from the encoding's origin
+  const position origin = anchored ? call.turns->growth_origin
+                                   : (tokens.begin < tokens.end ? call.queries[first_row + tokens.begin] : 0);
+  const prefill_task work{call,
+                          loader,
+                          prefill_scratch(scratch, loader.pack, call.value_dim, plan.heads_per_task * plan.rows),
+                          kv_head,
+                          kv_head * call.group + in_group,
+                          heads,
+                          first_row,
+                          rows,
+                          plan.rows / panel_width(),
+                          tokens,
+                          origin};
+  work.run();
+}
+
+HWY_NOINLINE void merge(const problem&, const task_plan&, float*, float*, index_t) {}
+
+/// The entry points of this instruction set.
+HWY_INLINE const kernel_table& table() {
+  static constexpr kernel_table entries{"", plan, prepare, run, merge};
+  return entries;
+}
+
+}  // namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// The three functions that attention needs in vectors, as short as float allows. Included once per instruction set.
+///
+/// | function | range | largest error |
+/// |---|---|---|
+/// | exp2_of | x ≤ 0 | 1.2e-7 relative; exactly 0 below 2^−100, so that no product with a weight is denormal |
+/// | cos_sin_of_phase | every 32-bit phase | 1.2e-7 absolute |
+/// | tanh_of | every float | 2.5e-7 relative |
+#if defined(POSENC_FUSED_MATH_INL_HPP) == defined(HWY_TARGET_TOGGLE)
+#ifdef POSENC_FUSED_MATH_INL_HPP
+#undef POSENC_FUSED_MATH_INL_HPP
+#else
+#define POSENC_FUSED_MATH_INL_HPP
+#endif
+
+#include <posenc/fused/storage-inl.hpp>
+
+HWY_BEFORE_NAMESPACE();
+namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
+
+HWY_INLINE float_vector constant(float value) { return hn::Set(float_tag(), value); }
+
+/// 2^x for x ≤ 0: a minimax polynomial on [−½, ½], the exponent added as an integer.
+HWY_INLINE float_vector exp2_of(float_vector x) {
+  const hn::RebindToSigned<float_tag> whole_tag;
+  const auto alive = hn::Ge(x, constant(-100.0f));
+  const float_vector inside = hn::Max(x, constant(-126.0f));
+  const float_vector rounded = hn::Round(inside);
+  const float_vector f = hn::Sub(inside, rounded);
+  float_vector p = hn::MulAdd(constant(0.0013276472632f), f, constant(0.00967554134312f));
+  p = hn::MulAdd(p, f, constant(0.0555071327186f));
+  p = hn::MulAdd(p, f, constant(0.240221197237f));
+  p = hn::MulAdd(p, f, constant(0.693146967065f));
+  p = hn::MulAdd(p, f, constant(1.0f));
+  const auto exponent = hn::ShiftLeft<23>(hn::ConvertTo(whole_tag, rounded));
+  const float_vector power = hn::BitCast(float_tag(), hn::Add(hn::BitCast(whole_tag, p), exponent));
+  return hn::IfThenElseZero(alive, power);
+}
+
+/// cos and sin of phases in 2^−32 of a turn. The nearest quarter turn comes off in integers.
+HWY_INLINE void cos_sin_of_phase(hn::Vec<hn::RebindToSigned<float_tag>> phase, float_vector& cosine, float_vector& sine) {
+  const float_tag d;
+  const hn::RebindToSigned<float_tag> di;
+  const hn::RebindToUnsigned<float_tag> du;
+  const auto unsigned_phase = hn::BitCast(du, phase);
+  const auto quarter = hn::ShiftRight<30>(hn::Add(unsigned_phase, hn::Set(du, 1u << 29)));
+  const auto rest = hn::BitCast(di, hn::Sub(unsigned_phase, hn::ShiftLeft<30>(quarter)));
+  const float_vector x = hn::Mul(hn::ConvertTo(d, rest), constant(1.46291807926715968e-9f));  // 2π / 2^32
+  const float_vector xx = hn::Mul(x, x);
+  float_vector s = hn::MulAdd(constant(-0.000195173283493f), xx, constant(0.00833217841721f));
+  s = hn::MulAdd(s, xx, constant(-0.166666549495f));
+  s = hn::MulAdd(hn::Mul(s, xx), x, x);
+  float_vector c = hn::MulAdd(constant(2.44385531574e-5f), xx, constant(-0.00138873685397f));
+  c = hn::MulAdd(c, xx, constant(0.0416666468915f));
+  c = hn::MulAdd(hn::Mul(c, xx), xx, hn::MulAdd(constant(-0.5f), xx, constant(1.0f)));
+  const auto swap = hn::MaskFromVec(hn::BitCast(d, hn::Sub(hn::Zero(di), hn::BitCast(di, hn::And(quarter, hn::Set(du, 1u))))));
+  const auto cos_sign = hn::ShiftLeft<30>(hn::And(hn::Add(quarter, hn::Set(du, 1u)), hn::Set(du, 2u)));
+  const auto sin_sign = hn::ShiftLeft<30>(hn::And(quarter, hn::Set(du, 2u)));
+  cosine = hn::Xor(hn::IfThenElse(swap, s, c), hn::BitCast(d, cos_sign));
+  sine = hn::Xor(hn::IfThenElse(swap, c, s), hn::BitCast(d, sin_sign));
+}
+
+/// tanh: a polynomial where the exponential form would cancel.
+HWY_INLINE float_vector tanh_of(float_vector x) {
+  const float_vector size = hn::Abs(x);
+  const float_vector xx = hn::Mul(x, x);
+  float_vector p = hn::MulAdd(constant(-0.00571750445833f), xx, constant(0.0206510515527f));
+  p = hn::MulAdd(p, xx, constant(-0.0537436632502f));
+  p = hn::MulAdd(p, xx, constant(0.133314936856f));
+  p = hn::MulAdd(p, xx, constant(-0.33333284041f));
+  const float_vector near_zero = hn::MulAdd(hn::Mul(p, xx), size, size);
+  const float_vector e = exp2_of(hn::Mul(size, constant(-2.8853900817779268f)));  // e^(−2|x|)
+  const float_vector far = hn::Div(hn::Sub(constant(1.0f), e), hn::Add(constant(1.0f), e));
+  return hn::CopySign(hn::IfThenElse(hn::Lt(size, constant(0.625f)), near_zero, far), x);
+}
+
+}  // namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// What happens to a panel of scores between the two products: content terms, softcap, bias, mask, and the running softmax. A
+/// panel is [key][query], queries on the lanes, so all of it is vertical. Included once per instruction set.
+///
+/// Scores carry a factor log2 e (base-2 exponentials). A masked score is the lowest float, its weight an exact zero.
+#if defined(POSENC_FUSED_PANEL_INL_HPP) == defined(HWY_TARGET_TOGGLE)
+#ifdef POSENC_FUSED_PANEL_INL_HPP
+#undef POSENC_FUSED_PANEL_INL_HPP
+#else
+#define POSENC_FUSED_PANEL_INL_HPP
+#endif
+
+#include <algorithm>
+#include <limits>
+
+#include <posenc/fused/tile-inl.hpp>
+
+HWY_BEFORE_NAMESPACE();
+namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
+
+inline constexpr float masked_score = -3.40282347e+38f;
+inline constexpr double log2_e = 1.4426950408889634;
+inline constexpr double ln_2 = 0.69314718055994531;
+
+/// Queries per panel.
+HWY_INLINE index_t panel_width() { return 2 * lanes(); }
+
+/// One panel of scores: keys [first_key, first_key + keys) against `queries` query rows of one head.
+struct score_panel {
+  const problem& call;
+  float* scores;  ///< [keys][panel_width]
+  index_t head;
+  index_t first_query, queries;
+  index_t first_key, keys;
+  bool run;      ///< query positions and key positions are consecutive
+  bool partial;  ///< some query does not see some key
+
+  /// query − key for lane 0 and key row t.
+  [[nodiscard]] HWY_INLINE position distance(index_t t) const { return call.queries[first_query] - call.keys[first_key + t]; }
+
+  /// Calls `with(score, query position, key position, query row)` for every element that is a query.
+  template <class With>
+  HWY_INLINE void for_each(With&& with) const {
+    for (index_t t = 0; t < keys; ++t)
+      for (index_t x = 0; x < queries; ++x)
+        with(scores[t * panel_width() + x], call.queries[first_query + x], call.keys[first_key + t], first_query + x);
+  }
+};
+
+/// Shaw's q·r: the query as it is in memory against the row of the distance.
+HWY_NOINLINE void add_relative_keys(const score_panel& panel) {
+  const problem& call = panel.call;
+  HWY_ALIGN float query[widest_head + vector_slack];
+  HWY_ALIGN float relative[widest_head + vector_slack];
+  for (index_t x = 0; x < panel.queries; ++x) {
+    const index_t row = panel.first_query + x;
+    const position here = call.queries[row];
+    widen_row(call.q, row, panel.head, call.head_dim, query);
+    const float factor = query_factor(call, here);
+    for (index_t t = 0; t < panel.keys; ++t) {
+      const position there = call.keys[panel.first_key + t];
+      if (!call.sees(here, there)) continue;
+      call.calls.relative_key(call.calls.encoding, panel.head, there - here, relative, call.head_dim);
+      float_vector sum = hn::Zero(float_tag());
+      for (index_t c = 0; c < call.head_dim; c += lanes())
+        sum = hn::MulAdd(load(query + c), load_first(relative + c, call.head_dim - c), sum);
+      panel.scores[t * panel_width() + x] += hn::GetLane(hn::SumOfLanes(float_tag(), sum)) * factor;
+    }
+  }
+}
+
+HWY_NOINLINE void cap_scores(const score_panel& panel) {
+  const float_vector cap = constant(static_cast<float>(panel.call.softcap * log2_e));
+  for (index_t n = 0; n < panel.keys * panel_width(); n += lanes())
+    store(hn::Mul(tanh_of(load(panel.scores + n)), cap), panel.scores + n);
+}
+
+/// ln-free form of a bias by distance, one element: base-2 units.
+HWY_INLINE float bias_at(const distance_bias& bias, index_t head, position distance) {
+  if (bias.kind == distance_bias::form::linear)
+    return static_cast<float>((distance >= 0 ? bias.behind : bias.ahead)[head] * static_cast<double>(distance) * log2_e);
+  const position inside = (std::clamp)(distance, bias.first, bias.last);
+  return bias.values[head * bias.stride + (inside - bias.first)];
+}
+
+/// Consecutive queries see consecutive distances: one unaligned load per vector.
+HWY_NOINLINE void add_distance_bias(const score_panel& panel) {
+  const problem& call = panel.call;
+  const distance_bias& bias = call.bias;
+  const float_tag d;
+  if (!panel.run) {
+    panel.for_each([&](float& score, position query, position key, index_t) {
+      score += bias_at(bias, panel.head, query - key);
+    });
+    return;
+  }
+  const index_t width = panel_width();
+  for (index_t t = 0; t < panel.keys; ++t) {
+    float* const row = panel.scores + t * width;
+    const position first = panel.distance(t);
+    if (bias.kind == distance_bias::form::linear) {
+      const float behind = static_cast<float>(bias.behind[panel.head] * log2_e);
+      const float ahead = static_cast<float>(bias.ahead[panel.head] * log2_e);
+      const float_vector start = constant(static_cast<float>(first));
+      for (index_t x = 0; x < width; x += lanes()) {
+        const float_vector distance = hn::Add(start, hn::Iota(d, static_cast<float>(x)));
+        const float_vector slope = first >= 0 ? constant(behind)
+                                              : hn::IfThenElse(hn::Ge(distance, hn::Zero(d)), constant(behind), constant(ahead));
+        store(hn::MulAdd(slope, distance, load(row + x)), row + x);
+      }
+      continue;
+    }
+    const float* const values = bias.values + panel.head * bias.stride;
+    if (first >= bias.first && first + width - 1 <= bias.last) {
+      for (index_t x = 0; x < width; x += lanes())
+        store(hn::Add(load(row + x), load(values + (first - bias.first) + x)), row + x);
+    } else if (first >= bias.last || first + width - 1 <= bias.first) {
+      const float_vector end = constant(values[first >= bias.last ? bias.last - bias.first : 0]);
+      for (index_t x = 0; x < width; x += lanes()) store(hn::Add(load(row + x), end), row + x);
+    } else {
+      for (index_t x = 0; x < panel.queries; ++x) row[x] += bias_at(bias, panel.head, first + x);
+    }
+  }
+}
+
+HWY_NOINLINE void add_called_bias(const score_panel& panel) {
+  const problem& call = panel.call;
+  panel.for_each([&](float& score, position query, position key, index_t) {
+    if (!call.sees(query, key)) return;
+    // A bias of −∞ masks: it is brought down to the score that means masked.
+    const float sum = score + call.calls.bias(call.calls.encoding, panel.head, query, key) * static_cast<float>(log2_e);
+    score = (std::max)(sum, masked_score);
+  });
+}
+
+/// Scores of keys that are not seen become masked_score.
+HWY_NOINLINE void mask_scores(const score_panel& panel) {
+  const problem& call = panel.call;
+  const float_tag d;
+  if (!panel.run) {
+    panel.for_each([&](float& score, position query, position key, index_t) {
+      if (!call.sees(query, key)) score = masked_score;
+    });
+    return;
+  }
+  const index_t width = panel_width();
+  const auto clamped = [width](position lane) {
+    return static_cast<float>((std::clamp)(lane, position{-1}, static_cast<position>(width)));
+  };
+  for (index_t t = 0; t < panel.keys; ++t) {
+    const position first = panel.distance(t);  // lane x is at first + x
+    const float_vector lowest =
+        constant(call.farthest_ahead == problem::no_limit ? -1.0f : clamped(-call.farthest_ahead - first));
+    const float_vector highest = constant(
+        call.farthest_behind == problem::no_limit ? static_cast<float>(width) : clamped(call.farthest_behind - first));
+    float* const row = panel.scores + t * width;
+    for (index_t x = 0; x < width; x += lanes()) {
+      const float_vector lane = hn::Iota(d, static_cast<float>(x));
+      const auto seen = hn::And(hn::Ge(lane, lowest), hn::Le(lane, highest));
+      store(hn::IfThenElse(seen, load(row + x), constant(masked_score)), row + x);
+    }
+  }
+}
+
+/// Turns scores into weights 2^(s − m) with m the largest score of a query so far; the state of the queries follows.
+/// `keep` becomes what everything summed before has to be multiplied by.
+template <bool Masked>
+HWY_NOINLINE void softmax_panel(float* scores, index_t keys, float* largest, float* total, float* keep) {
+  const float_tag d;
+  const index_t width = panel_width(), half = lanes();
+  const float_vector old0 = load(largest), old1 = load(largest + half);
+  float_vector m0 = old0, m1 = old1;
+  for (index_t t = 0; t < keys; ++t) {
+    m0 = hn::Max(m0, load(scores + t * width));
+    m1 = hn::Max(m1, load(scores + t * width + half));
+  }
+  float_vector sum0 = hn::Zero(d), sum1 = hn::Zero(d);
+  const float_vector lowest = constant(masked_score);
+  for (index_t t = 0; t < keys; ++t) {
+    float* const row = scores + t * width;
+    const float_vector s0 = load(row), s1 = load(row + half);
+    float_vector w0 = exp2_of(hn::Sub(s0, m0)), w1 = exp2_of(hn::Sub(s1, m1));
+    if constexpr (Masked) {
+      w0 = hn::IfThenElseZero(hn::Gt(s0, lowest), w0);
+      w1 = hn::IfThenElseZero(hn::Gt(s1, lowest), w1);
+    }
+    store(w0, row), store(w1, row + half);
+    sum0 = hn::Add(sum0, w0), sum1 = hn::Add(sum1, w1);
+  }
+  const float_vector keep0 = exp2_of(hn::Sub(old0, m0)), keep1 = exp2_of(hn::Sub(old1, m1));
+  store(keep0, keep), store(keep1, keep + half);
+  store(hn::MulAdd(load(total), keep0, sum0), total);
+  store(hn::MulAdd(load(total + half), keep1, sum1), total + half);
+  store(m0, largest), store(m1, largest + half);
+}
+
+}  // namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// Tiles of keys and values, and packed queries. Included once per instruction set.
+#if defined(POSENC_FUSED_TILE_INL_HPP) == defined(HWY_TARGET_TOGGLE)
+#ifdef POSENC_FUSED_TILE_INL_HPP
+#undef POSENC_FUSED_TILE_INL_HPP
+#else
+#define POSENC_FUSED_TILE_INL_HPP
+#endif
+
+#include <posenc/fused/rotate-inl.hpp>
+
+HWY_BEFORE_NAMESPACE();
+namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
+
+/// Calls `with` with the row's address in its own type.
+template <class With>
+HWY_INLINE void with_row(const tensor& from, index_t token, index_t head, With&& with) {
+  const index_t at = token * from.token_stride + head * from.head_stride;
+  switch (from.type) {
+    case storage::float32: return with(static_cast<const float*>(from.data) + at);
+    case storage::bfloat16: return with(static_cast<const bfloat16_bits*>(from.data) + at);
+    case storage::float16: return with(static_cast<const float16_bits*>(from.data) + at);
+  }
+}
+
+/// A row as floats, zeros up to a whole vector.
+HWY_INLINE void widen_row(const tensor& from, index_t token, index_t head, index_t channels, float* to) {
+  with_row(from, token, head, [&](const auto* row) { copy_channels(row, channels, to); });
+}
+
+/// What a call does to its keys when it loads them.
+struct key_loader {
+  const problem& call;
+  const rotation* turns;  ///< null where keys are taken as they are or a callback turns them
+  packed_head pack;
+  const float* step_cos;  ///< R(t), rows of table_stride
+  const float* step_sin;
+  index_t table_stride;
+
+  /// Keys [row, row + count) of a KV head, turned, as rows of pack.stride. A run of positions shares one base angle.
+  HWY_NOINLINE void load_keys(index_t kv_head, index_t row, index_t count, position growth_origin, float* tile) const {
+    if (!turns) {
+      for (index_t t = 0; t < count; ++t) {
+        float* const to = tile + t * pack.stride;
+        widen_row(call.k, row + t, kv_head, call.head_dim, to);
+        if (call.calls.rotate && !call.keys_are_rotated)
+          call.calls.rotate(call.calls.encoding, to, call.head_dim, call.keys[row + t], rotation_side::key);
+      }
+      return;
+    }
+    pair_angles base;
+    const bool shared = turns->depends_on_offset_only() && call.keys.is_run(row, count);
+    for (index_t t = 0; t < count; ++t) {
+      if (t == 0 || !shared)
+        token_angles(*turns, call.keys[row + t], rotation_side::key, static_cast<float>(turns->magnitude), growth_origin,
+                     base.cos, base.sin);
+      with_row(call.k, row + t, kv_head, [&](const auto* from) {
+        rotate_row(from, *turns, pack, call.head_dim, base, shared ? step_cos + t * table_stride : nullptr,
+                   shared ? step_sin + t * table_stride : nullptr, tile + t * pack.stride);
+      });
+    }
+  }
+};
+
+/// Values [row, row + count) of a KV head as panels of 2·lanes channels, [panel][key][2·lanes] with `keys_per_panel` keys
+/// each, zeros behind the last channel. Compact panels, because rows of a cache lie a power of two apart more often than not.
+HWY_NOINLINE void load_values(const problem& call, index_t kv_head, index_t row, index_t count, index_t keys_per_panel,
+                              float* tile) {
+  const index_t width = 2 * lanes();
+  for (index_t t = 0; t < count; ++t)
+    with_row(call.v, row + t, kv_head, [&](const auto* from) {
+      for (index_t c = 0; c < call.value_dim; c += width) {
+        float* const to = tile + (c / width * keys_per_panel + t) * width;
+        store(load_first(from + c, call.value_dim - c), to);
+        if (call.value_dim - c > lanes())
+          store(load_first(from + c + lanes(), call.value_dim - c - lanes()), to + lanes());
+        else
+          store(hn::Zero(float_tag()), to + lanes());
+      }
+    });
+}
+
+/// Query row `row` of `head`, turned to its position and multiplied by `factor`, in the order of packed keys.
+HWY_NOINLINE void load_query(const problem& call, const key_loader& keys, index_t row, index_t head, const pair_angles& angles,
+                             float factor, float* to) {
+  HWY_ALIGN float natural[widest_head + 2 * vector_slack];
+  widen_row(call.q, row, head, call.head_dim, natural);
+  const rotation* const turns = call.turns;
+  if (turns) {
+    if (keys.turns) {
+      rotate_row(static_cast<const float*>(natural), *turns, keys.pack, call.head_dim, angles, nullptr, nullptr, to);
+    } else {
+      for (index_t p = 0; p < turns->pairs(); ++p) {
+        const auto [first, second] = channels_of_pair(turns->layout, turns->width, p);
+        float& a = natural[turns->offset + first];
+        float& b = natural[turns->offset + second];
+        const float x = a, y = b;
+        a = x * angles.cos[p] - y * angles.sin[p];
+        b = x * angles.sin[p] + y * angles.cos[p];
+      }
+    }
+  } else if (call.calls.rotate) {
+    call.calls.rotate(call.calls.encoding, natural, call.head_dim, call.queries[row], rotation_side::query);
+  }
+  const float* const from = keys.turns ? to : natural;
+  const float_vector f = constant(factor);
+  for (index_t c = 0; c < keys.pack.steps; c += lanes()) store(hn::Mul(load(from + c), f), to + c);
+}
+
+/// What multiplies q·k: the scale, the encoding's own at this position, and what the exponential wants (base 2, or the
+/// softcap's argument).
+HWY_INLINE float query_factor(const problem& call, position query) {
+  double factor = call.scale;
+  if (call.calls.scale) factor *= call.calls.scale(call.calls.encoding, query);
+  return static_cast<float>(call.softcap > 0 ? factor / call.softcap : factor * 1.4426950408889634);
+}
+
+}  // namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
