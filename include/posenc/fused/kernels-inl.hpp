@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /// \file
-/// The entry points of one instruction set: how a problem is cut into tasks, and running one. Included once per
-/// instruction set.
+/// The entry points of one instruction set: how a problem is cut into tasks, and running one. Included once
+/// per instruction set.
 #if defined(POSENC_FUSED_KERNELS_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef POSENC_FUSED_KERNELS_INL_HPP
 #undef POSENC_FUSED_KERNELS_INL_HPP
@@ -11,7 +11,7 @@
 
 #include <algorithm>
 
-#include <posenc/fused/prefill-inl.hpp>
+#include <posenc/fused/decode-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
@@ -21,7 +21,8 @@ HWY_INLINE index_t step_stride(const problem& call) { return round_up(call.turns
 
 /// True where the step table is used: keys turn on load, by phases that add up.
 HWY_INLINE bool needs_step_table(const problem& call) {
-  return call.turns && !call.keys_are_rotated && call.turns->depends_on_offset_only() && call.turns->pairs() > 0;
+  return call.turns && !call.keys_are_rotated && call.turns->depends_on_offset_only() &&
+         call.turns->pairs() > 0;
 }
 
 HWY_INLINE key_loader loader_of(const problem& call, const float* shared, index_t table_rows) {
@@ -30,53 +31,103 @@ HWY_INLINE key_loader loader_of(const problem& call, const float* shared, index_
   return {call, turns, packing_of(turns, call.head_dim), shared, shared + table_rows * stride, stride};
 }
 
-HWY_NOINLINE task_plan plan(const problem& call) {
-  task_plan result;
-  if (call.query_tokens == 0) return result;
+HWY_INLINE partial_layout partial_of(const problem& call) {
+  return {round_up(call.value_dim, panel_width())};
+}
+
+HWY_INLINE index_t table_rows(const task_plan& plan) { return plan.decode ? decode_keys : prefill_keys; }
+HWY_INLINE index_t table_floats(const problem& call, const task_plan& plan) {
+  return needs_step_table(call) ? 2 * table_rows(plan) * step_stride(call) : 0;
+}
+
+/// Splits of at least two blocks, and at most 64 of them: what they leave behind does not grow with the
+/// cache.
+HWY_NOINLINE void plan_decode(const problem& call, const packed_head& pack, task_plan& result) {
+  const index_t keys = call.valid_keys.end - call.valid_keys.begin;
+  result.decode = true;
+  result.split = (std::max)(2 * decode_keys, round_up((keys + 63) / 64, decode_keys));
+  result.tiles = result.tasks = (std::max)((keys + result.split - 1) / result.split, index_t{1});
+  result.merges = call.heads;
+  result.worker_floats = decode_scratch(nullptr, call, pack, partial_of(call)).floats;
+  result.shared_floats =
+      table_floats(call, result) + result.tiles * call.query_tokens * call.heads * partial_of(call).floats();
+}
+
+HWY_NOINLINE void plan_prefill(const problem& call, const packed_head& pack, task_plan& result) {
   result.heads_per_task = (std::min)(call.group, prefill_heads);
   result.head_chunks = (call.group + result.heads_per_task - 1) / result.heads_per_task;
-  const index_t most_rows = (std::max)(prefill_columns / result.heads_per_task / panel_width(), index_t{1}) * panel_width();
+  const index_t most_rows =
+      (std::max)(prefill_columns / result.heads_per_task / panel_width(), index_t{1}) * panel_width();
   result.rows = (std::min)(most_rows, round_up(call.query_tokens, panel_width()));
   result.tiles = (call.query_tokens + result.rows - 1) / result.rows;
   result.tasks = result.tiles * result.head_chunks * call.kv_heads;
+  result.worker_floats =
+      prefill_scratch(nullptr, pack, call.value_dim, result.heads_per_task * result.rows).floats;
+  result.shared_floats = table_floats(call, result);
+}
+
+HWY_NOINLINE task_plan plan(const problem& call) {
+  task_plan result;
+  if (call.query_tokens == 0) return result;
   const packed_head pack = packing_of(call.keys_are_rotated ? nullptr : call.turns, call.head_dim);
-  result.worker_floats = prefill_scratch(nullptr, pack, call.value_dim, result.heads_per_task * result.rows).floats;
-  result.shared_floats = needs_step_table(call) ? 2 * prefill_keys * step_stride(call) : 0;
+  (call.query_tokens <= decode_rows ? plan_decode : plan_prefill)(call, pack, result);
   return result;
 }
 
-HWY_NOINLINE void prepare(const problem& call, const task_plan&, float* shared) {
-  if (needs_step_table(call)) fill_step_table(*call.turns, prefill_keys, step_stride(call), shared);
+HWY_NOINLINE void prepare(const problem& call, const task_plan& plan, float* shared) {
+  if (needs_step_table(call)) fill_step_table(*call.turns, table_rows(plan), step_stride(call), shared);
 }
 
-HWY_NOINLINE void run(const problem& call, const task_plan& plan, float* shared, float* scratch, index_t task) {
+HWY_NOINLINE void run_decode(const problem& call, const task_plan& plan, const key_loader& loader,
+                             float* shared, float* scratch, index_t task) {
+  const partial_layout partial = partial_of(call);
+  const decode_task work{call, loader, decode_scratch(scratch, call, loader.pack, partial), partial};
+  const index_t begin = call.valid_keys.begin + task * plan.split;
+  work.run(begin, (std::min)(begin + plan.split, call.valid_keys.end));
+  const index_t floats = call.query_tokens * call.heads * partial.floats();
+  std::copy_n(work.scratch.state, floats, shared + table_floats(call, plan) + task * floats);
+}
+
+HWY_NOINLINE void run_prefill(const problem& call, const task_plan& plan, const key_loader& loader,
+                              float* scratch, index_t task) {
   // The last tile sees most under a causal mask: it goes first, so that the short ones fill the end.
   const index_t tile = plan.tiles - 1 - task / (plan.head_chunks * call.kv_heads);
   const index_t chunk = task % (plan.head_chunks * call.kv_heads);
   const index_t kv_head = chunk / plan.head_chunks, in_group = chunk % plan.head_chunks * plan.heads_per_task;
   const index_t first_row = tile * plan.rows, rows = (std::min)(plan.rows, call.query_tokens - first_row);
-  const key_loader loader = loader_of(call, shared, prefill_keys);
   const row_range tokens{(std::clamp)(call.valid_queries.begin - first_row, index_t{0}, rows),
                          (std::clamp)(call.valid_queries.end - first_row, index_t{0}, rows)};
-  const index_t heads = (std::min)(plan.heads_per_task, call.group - in_group);
-  const bool anchored = call.turns && call.keys_are_rotated;  // rotated keys carry the growth from the encoding's origin
+  const bool anchored =
+      call.turns && call.keys_are_rotated;  // rotated keys carry the growth from the encoding's origin
   const position origin = anchored ? call.turns->growth_origin
                                    : (tokens.begin < tokens.end ? call.queries[first_row + tokens.begin] : 0);
-  const prefill_task work{call,
-                          loader,
-                          prefill_scratch(scratch, loader.pack, call.value_dim, plan.heads_per_task * plan.rows),
-                          kv_head,
-                          kv_head * call.group + in_group,
-                          heads,
-                          first_row,
-                          rows,
-                          plan.rows / panel_width(),
-                          tokens,
-                          origin};
+  const prefill_task work{
+      call,
+      loader,
+      prefill_scratch(scratch, loader.pack, call.value_dim, plan.heads_per_task * plan.rows),
+      kv_head,
+      kv_head * call.group + in_group,
+      (std::min)(plan.heads_per_task, call.group - in_group),
+      first_row,
+      rows,
+      plan.rows / panel_width(),
+      tokens,
+      origin};
   work.run();
 }
 
-HWY_NOINLINE void merge(const problem&, const task_plan&, float*, float*, index_t) {}
+HWY_NOINLINE void run(const problem& call, const task_plan& plan, float* shared, float* scratch,
+                      index_t task) {
+  const key_loader loader = loader_of(call, shared, table_rows(plan));
+  if (plan.decode)
+    run_decode(call, plan, loader, shared, scratch, task);
+  else
+    run_prefill(call, plan, loader, scratch, task);
+}
+
+HWY_NOINLINE void merge(const problem& call, const task_plan& plan, float* shared, float*, index_t task) {
+  decode_task::merge_head(call, partial_of(call), shared + table_floats(call, plan), plan.tiles, task);
+}
 
 /// The entry points of this instruction set.
 HWY_INLINE const kernel_table& table() {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 /// \file
-/// The three functions that attention needs in vectors, as short as float allows. Included once per instruction set.
+/// The three functions that attention needs in vectors, as short as float allows. Included once per
+/// instruction set.
 ///
 /// | function | range | largest error |
 /// |---|---|---|
-/// | exp2_of | x ≤ 0 | 1.2e-7 relative; exactly 0 below 2^−100, so that no product with a weight is denormal |
-/// | cos_sin_of_phase | every 32-bit phase | 1.2e-7 absolute |
-/// | tanh_of | every float | 2.5e-7 relative |
+/// | exp2_of | x ≤ 0 | 1.2e-7 relative; exactly 0 below 2^−100, so that no product with a weight is denormal
+/// | | cos_sin_of_phase | every 32-bit phase | 1.2e-7 absolute | | tanh_of | every float | 2.5e-7 relative |
 #if defined(POSENC_FUSED_MATH_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef POSENC_FUSED_MATH_INL_HPP
 #undef POSENC_FUSED_MATH_INL_HPP
@@ -39,7 +39,8 @@ HWY_INLINE float_vector exp2_of(float_vector x) {
 }
 
 /// cos and sin of phases in 2^−32 of a turn. The nearest quarter turn comes off in integers.
-HWY_INLINE void cos_sin_of_phase(hn::Vec<hn::RebindToSigned<float_tag>> phase, float_vector& cosine, float_vector& sine) {
+HWY_INLINE void cos_sin_of_phase(hn::Vec<hn::RebindToSigned<float_tag>> phase, float_vector& cosine,
+                                 float_vector& sine) {
   const float_tag d;
   const hn::RebindToSigned<float_tag> di;
   const hn::RebindToUnsigned<float_tag> du;
@@ -54,7 +55,8 @@ HWY_INLINE void cos_sin_of_phase(hn::Vec<hn::RebindToSigned<float_tag>> phase, f
   float_vector c = hn::MulAdd(constant(2.44385531574e-5f), xx, constant(-0.00138873685397f));
   c = hn::MulAdd(c, xx, constant(0.0416666468915f));
   c = hn::MulAdd(hn::Mul(c, xx), xx, hn::MulAdd(constant(-0.5f), xx, constant(1.0f)));
-  const auto swap = hn::MaskFromVec(hn::BitCast(d, hn::Sub(hn::Zero(di), hn::BitCast(di, hn::And(quarter, hn::Set(du, 1u))))));
+  const auto swap = hn::MaskFromVec(
+      hn::BitCast(d, hn::Sub(hn::Zero(di), hn::BitCast(di, hn::And(quarter, hn::Set(du, 1u))))));
   const auto cos_sign = hn::ShiftLeft<30>(hn::And(hn::Add(quarter, hn::Set(du, 1u)), hn::Set(du, 2u)));
   const auto sin_sign = hn::ShiftLeft<30>(hn::And(quarter, hn::Set(du, 2u)));
   cosine = hn::Xor(hn::IfThenElse(swap, s, c), hn::BitCast(d, cos_sign));

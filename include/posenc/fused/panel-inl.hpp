@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 /// \file
-/// What happens to a panel of scores between the two products: content terms, softcap, bias, mask, and the running softmax. A
-/// panel is [key][query], queries on the lanes, so all of it is vertical. Included once per instruction set.
+/// What happens to a panel of scores between the two products: content terms, softcap, bias, mask, and the
+/// running softmax. A panel is [key][query], queries on the lanes, so all of it is vertical. Included once
+/// per instruction set.
 ///
-/// Scores carry a factor log2 e (base-2 exponentials). A masked score is the lowest float, its weight an exact zero.
+/// Scores carry a factor log2 e (base-2 exponentials). A masked score is the lowest float, its weight an
+/// exact zero.
 #if defined(POSENC_FUSED_PANEL_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef POSENC_FUSED_PANEL_INL_HPP
 #undef POSENC_FUSED_PANEL_INL_HPP
@@ -37,16 +39,27 @@ struct score_panel {
   bool partial;  ///< some query does not see some key
 
   /// query − key for lane 0 and key row t.
-  [[nodiscard]] HWY_INLINE position distance(index_t t) const { return call.queries[first_query] - call.keys[first_key + t]; }
+  [[nodiscard]] HWY_INLINE position distance(index_t t) const {
+    return call.queries[first_query] - call.keys[first_key + t];
+  }
 
   /// Calls `with(score, query position, key position, query row)` for every element that is a query.
   template <class With>
   HWY_INLINE void for_each(With&& with) const {
     for (index_t t = 0; t < keys; ++t)
       for (index_t x = 0; x < queries; ++x)
-        with(scores[t * panel_width() + x], call.queries[first_query + x], call.keys[first_key + t], first_query + x);
+        with(scores[t * panel_width() + x], call.queries[first_query + x], call.keys[first_key + t],
+             first_query + x);
   }
 };
+
+/// Σ_c a_c·b_c; `a` holds zeros behind its last channel.
+HWY_INLINE float dot_of(const float* a, const float* b, index_t channels) {
+  float_vector sum = hn::Zero(float_tag());
+  for (index_t c = 0; c < channels; c += lanes())
+    sum = hn::MulAdd(load(a + c), load_first(b + c, channels - c), sum);
+  return hn::GetLane(hn::SumOfLanes(float_tag(), sum));
+}
 
 /// Shaw's q·r: the query as it is in memory against the row of the distance.
 HWY_NOINLINE void add_relative_keys(const score_panel& panel) {
@@ -62,10 +75,7 @@ HWY_NOINLINE void add_relative_keys(const score_panel& panel) {
       const position there = call.keys[panel.first_key + t];
       if (!call.sees(here, there)) continue;
       call.calls.relative_key(call.calls.encoding, panel.head, there - here, relative, call.head_dim);
-      float_vector sum = hn::Zero(float_tag());
-      for (index_t c = 0; c < call.head_dim; c += lanes())
-        sum = hn::MulAdd(load(query + c), load_first(relative + c, call.head_dim - c), sum);
-      panel.scores[t * panel_width() + x] += hn::GetLane(hn::SumOfLanes(float_tag(), sum)) * factor;
+      panel.scores[t * panel_width() + x] += dot_of(query, relative, call.head_dim) * factor;
     }
   }
 }
@@ -79,7 +89,8 @@ HWY_NOINLINE void cap_scores(const score_panel& panel) {
 /// ln-free form of a bias by distance, one element: base-2 units.
 HWY_INLINE float bias_at(const distance_bias& bias, index_t head, position distance) {
   if (bias.kind == distance_bias::form::linear)
-    return static_cast<float>((distance >= 0 ? bias.behind : bias.ahead)[head] * static_cast<double>(distance) * log2_e);
+    return static_cast<float>((distance >= 0 ? bias.behind : bias.ahead)[head] *
+                              static_cast<double>(distance) * log2_e);
   const position inside = (std::clamp)(distance, bias.first, bias.last);
   return bias.values[head * bias.stride + (inside - bias.first)];
 }
@@ -105,8 +116,9 @@ HWY_NOINLINE void add_distance_bias(const score_panel& panel) {
       const float_vector start = constant(static_cast<float>(first));
       for (index_t x = 0; x < width; x += lanes()) {
         const float_vector distance = hn::Add(start, hn::Iota(d, static_cast<float>(x)));
-        const float_vector slope = first >= 0 ? constant(behind)
-                                              : hn::IfThenElse(hn::Ge(distance, hn::Zero(d)), constant(behind), constant(ahead));
+        const float_vector slope =
+            first >= 0 ? constant(behind)
+                       : hn::IfThenElse(hn::Ge(distance, hn::Zero(d)), constant(behind), constant(ahead));
         store(hn::MulAdd(slope, distance, load(row + x)), row + x);
       }
       continue;
@@ -129,7 +141,8 @@ HWY_NOINLINE void add_called_bias(const score_panel& panel) {
   panel.for_each([&](float& score, position query, position key, index_t) {
     if (!call.sees(query, key)) return;
     // A bias of −∞ masks: it is brought down to the score that means masked.
-    const float sum = score + call.calls.bias(call.calls.encoding, panel.head, query, key) * static_cast<float>(log2_e);
+    const float sum =
+        score + call.calls.bias(call.calls.encoding, panel.head, query, key) * static_cast<float>(log2_e);
     score = (std::max)(sum, masked_score);
   });
 }
@@ -152,8 +165,9 @@ HWY_NOINLINE void mask_scores(const score_panel& panel) {
     const position first = panel.distance(t);  // lane x is at first + x
     const float_vector lowest =
         constant(call.farthest_ahead == problem::no_limit ? -1.0f : clamped(-call.farthest_ahead - first));
-    const float_vector highest = constant(
-        call.farthest_behind == problem::no_limit ? static_cast<float>(width) : clamped(call.farthest_behind - first));
+    const float_vector highest =
+        constant(call.farthest_behind == problem::no_limit ? static_cast<float>(width)
+                                                           : clamped(call.farthest_behind - first));
     float* const row = panel.scores + t * width;
     for (index_t x = 0; x < width; x += lanes()) {
       const float_vector lane = hn::Iota(d, static_cast<float>(x));
@@ -163,8 +177,8 @@ HWY_NOINLINE void mask_scores(const score_panel& panel) {
   }
 }
 
-/// Turns scores into weights 2^(s − m) with m the largest score of a query so far; the state of the queries follows.
-/// `keep` becomes what everything summed before has to be multiplied by.
+/// Turns scores into weights 2^(s − m) with m the largest score of a query so far; the state of the queries
+/// follows. `keep` becomes what everything summed before has to be multiplied by.
 template <bool Masked>
 HWY_NOINLINE void softmax_panel(float* scores, index_t keys, float* largest, float* total, float* keep) {
   const float_tag d;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /// \file
-/// What the fused kernels are given: one attention call as plain numbers and pointers. Kernels know no encoding types;
-/// lowering.hpp turns encodings into this.
+/// What the fused kernels are given: one attention call as plain numbers and pointers. Kernels know no
+/// encoding types; lowering.hpp turns encodings into this.
 #pragma once
 
 #include <cstddef>
@@ -105,10 +105,11 @@ struct problem {
   }
 };
 
-/// How a problem is cut into tasks; a function of its shape alone, so that results do not depend on who runs them.
+/// How a problem is cut into tasks; a function of its shape alone, so that results do not depend on who runs
+/// them.
 struct task_plan {
   bool decode = false;
-  index_t rows = 0;           ///< query rows of a tile (prefill)
+  index_t rows = 0;  ///< query rows of a tile (prefill)
   index_t heads_per_task = 1;
   index_t head_chunks = 1;    ///< tasks the heads of one KV head are spread over
   index_t tiles = 0;          ///< query tiles (prefill) or key splits (decode)

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 /// \file
-/// The one matrix micro-kernel of the fused path: a few rows of C, two vectors wide, stay in registers while the
-/// common dimension runs. Both products of attention are this one, neither needs a transpose inside the loop:
+/// The one matrix micro-kernel of the fused path: a few rows of C, two vectors wide, stay in registers while
+/// the common dimension runs. Both products of attention are this one, neither needs a transpose inside the
+/// loop:
 ///
 /// - Sᵀ[key][query] = Σ_c K[key][c]·Qᵀ[c][query]: keys are broadcast, queries lie on the lanes;
-/// - O[query][c] = α·O[query][c] + Σ_key Pᵀ[key][query]·V[key][c]: weights are broadcast, channels lie on the lanes.
+/// - O[query][c] = α·O[query][c] + Σ_key Pᵀ[key][query]·V[key][c]: weights are broadcast, channels lie on the
+/// lanes.
 #if defined(POSENC_FUSED_PRODUCT_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef POSENC_FUSED_PRODUCT_INL_HPP
 #undef POSENC_FUSED_PRODUCT_INL_HPP
@@ -17,8 +19,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
 
-/// Rows of C held in registers. With two vectors each that is 12 accumulators on machines with 16 vector registers and
-/// 16 on machines with 32; either reaches 97-98 % of the FMA peak on Zen 4, in 256 and in 512 bits.
+/// Rows of C held in registers. With two vectors each that is 12 accumulators on machines with 16 vector
+/// registers and 16 on machines with 32; either reaches 97-98 % of the FMA peak on Zen 4, in 256 and in 512
+/// bits.
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL || HWY_ARCH_ARM_A64
 inline constexpr index_t block_rows = 8;
 #else
@@ -34,35 +37,36 @@ struct product_shape {
   index_t c_row;
 };
 
-/// C[r][x] = keep[r]·C[r][x] + Σ_t A[r][t]·B[t][x], r < Rows, x < Vectors·lanes. Without `keep`, C is only written.
-/// Named accumulators rather than arrays: scalable vectors (SVE) cannot be array elements.
+/// C[r][x] = keep[r]·C[r][x] + Σ_t A[r][t]·B[t][x], r < Rows, x < Vectors·lanes. Without `keep`, C is only
+/// written. Named accumulators rather than arrays: scalable vectors (SVE) cannot be array elements.
 template <int Rows, int Vectors, class B>
-HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RESTRICT a, const B* HWY_RESTRICT b,
-                                const float* HWY_RESTRICT keep, float* HWY_RESTRICT c) {
+HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RESTRICT a,
+                                const B* HWY_RESTRICT b, const float* HWY_RESTRICT keep,
+                                float* HWY_RESTRICT c) {
   static_assert(Rows >= 1 && Rows <= 8 && Vectors >= 1 && Vectors <= 2);
   const float_tag d;
   const index_t width = lanes(), a_row = shape.a_row, c_row = shape.c_row;
   const float_vector zero = hn::Zero(d);
 
 #define POSENC_FOR_EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
-#define POSENC_START(r)                                                            \
-  float_vector c##r##0 = zero, c##r##1 = zero;                                     \
-  if constexpr (Rows > r) {                                                        \
-    if (keep) {                                                                    \
-      const float_vector factor = hn::Set(d, keep[r]);                             \
-      c##r##0 = hn::Mul(factor, load(c + r * c_row));                              \
+#define POSENC_START(r)                                                                  \
+  float_vector c##r##0 = zero, c##r##1 = zero;                                           \
+  if constexpr (Rows > r) {                                                              \
+    if (keep) {                                                                          \
+      const float_vector factor = hn::Set(d, keep[r]);                                   \
+      c##r##0 = hn::Mul(factor, load(c + r * c_row));                                    \
       if constexpr (Vectors > 1) c##r##1 = hn::Mul(factor, load(c + r * c_row + width)); \
-    }                                                                              \
+    }                                                                                    \
   }
-#define POSENC_ADD(r)                                                \
-  if constexpr (Rows > r) {                                          \
-    const float_vector factor = hn::Set(d, a[r * a_row]);            \
-    c##r##0 = hn::MulAdd(factor, b0, c##r##0);                       \
+#define POSENC_ADD(r)                                                     \
+  if constexpr (Rows > r) {                                               \
+    const float_vector factor = hn::Set(d, a[r * a_row]);                 \
+    c##r##0 = hn::MulAdd(factor, b0, c##r##0);                            \
     if constexpr (Vectors > 1) c##r##1 = hn::MulAdd(factor, b1, c##r##1); \
   }
-#define POSENC_FINISH(r)                                             \
-  if constexpr (Rows > r) {                                          \
-    store(c##r##0, c + r * c_row);                                   \
+#define POSENC_FINISH(r)                                              \
+  if constexpr (Rows > r) {                                           \
+    store(c##r##0, c + r * c_row);                                    \
     if constexpr (Vectors > 1) store(c##r##1, c + r * c_row + width); \
   }
 
@@ -85,20 +89,29 @@ HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RES
 
 /// block_product with the number of rows known at run time, at most block_rows.
 template <int Vectors, class B>
-HWY_INLINE void rows_product(index_t rows, const product_shape& shape, const float* a, const B* b, const float* keep,
-                             float* c) {
+HWY_INLINE void rows_product(index_t rows, const product_shape& shape, const float* a, const B* b,
+                             const float* keep, float* c) {
   switch (rows) {
-    case 1: return block_product<1, Vectors>(shape, a, b, keep, c);
-    case 2: return block_product<2, Vectors>(shape, a, b, keep, c);
-    case 3: return block_product<3, Vectors>(shape, a, b, keep, c);
-    case 4: return block_product<4, Vectors>(shape, a, b, keep, c);
-    case 5: return block_product<5, Vectors>(shape, a, b, keep, c);
-    case 6: return block_product<6, Vectors>(shape, a, b, keep, c);
+    case 1:
+      return block_product<1, Vectors>(shape, a, b, keep, c);
+    case 2:
+      return block_product<2, Vectors>(shape, a, b, keep, c);
+    case 3:
+      return block_product<3, Vectors>(shape, a, b, keep, c);
+    case 4:
+      return block_product<4, Vectors>(shape, a, b, keep, c);
+    case 5:
+      return block_product<5, Vectors>(shape, a, b, keep, c);
+    case 6:
+      return block_product<6, Vectors>(shape, a, b, keep, c);
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL || HWY_ARCH_ARM_A64
-    case 7: return block_product<7, Vectors>(shape, a, b, keep, c);
-    case 8: return block_product<8, Vectors>(shape, a, b, keep, c);
+    case 7:
+      return block_product<7, Vectors>(shape, a, b, keep, c);
+    case 8:
+      return block_product<8, Vectors>(shape, a, b, keep, c);
 #endif
-    default: return;
+    default:
+      return;
   }
 }
 

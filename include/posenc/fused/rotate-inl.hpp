@@ -2,12 +2,12 @@
 /// \file
 /// Turning channels in registers. Included once per instruction set.
 ///
-/// A tile of keys at consecutive positions j0 + t is turned by R(j0 + t) = R(j0)·R(t): R(j0) costs one vectorised
-/// sine per pair and tile, R(t) comes from a small table shared by all tiles. No table grows with the context, and the
-/// phase of j0 is exact (rope/phase.hpp) at any position.
+/// A tile of keys at consecutive positions j0 + t is turned by R(j0 + t) = R(j0)·R(t): R(j0) costs one
+/// vectorised sine per pair and tile, R(t) comes from a small table shared by all tiles. No table grows with
+/// the context, and the phase of j0 is exact (rope/phase.hpp) at any position.
 ///
-/// Where keys turn on load, the tile holds a head as [first channels of the pairs | second channels | the rest]
-/// whatever the pairing: a dot product does not mind the order as long as queries are packed alike.
+/// Where keys turn on load, the tile holds a head as [first channels of the pairs | second channels | the
+/// rest] whatever the pairing: a dot product does not mind the order as long as queries are packed alike.
 #if defined(POSENC_FUSED_ROTATE_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef POSENC_FUSED_ROTATE_INL_HPP
 #undef POSENC_FUSED_ROTATE_INL_HPP
@@ -36,7 +36,8 @@ struct pair_angles {
 };
 
 /// Angles from one phase per pair, the top 32 bits of a turn, rounded.
-HWY_INLINE void angles_of_phases(const std::int32_t* phases, index_t pairs, float magnitude, float* cosines, float* sines) {
+HWY_INLINE void angles_of_phases(const std::int32_t* phases, index_t pairs, float magnitude, float* cosines,
+                                 float* sines) {
   const hn::RebindToSigned<float_tag> whole;
   for (index_t p = 0; p < pairs; p += lanes()) {
     float_vector c, s;
@@ -50,8 +51,8 @@ HWY_INLINE std::int32_t top_bits(turn phase) {
   return static_cast<std::int32_t>(static_cast<std::uint32_t>((phase.hi + (std::uint64_t{1} << 31)) >> 32));
 }
 
-/// The angles of the token at `token`, relative to `origin` where the rotation allows it. `magnitude` multiplies cos and sin;
-/// the growth of xPos is that of this side between origin and token.
+/// The angles of the token at `token`, relative to `origin` where the rotation allows it. `magnitude`
+/// multiplies cos and sin; the growth of xPos is that of this side between origin and token.
 HWY_NOINLINE void token_angles(const rotation& turns, position token, rotation_side side, float magnitude,
                                position growth_origin, float* cosines, float* sines) {
   const index_t pairs = turns.pairs();
@@ -70,17 +71,18 @@ HWY_NOINLINE void token_angles(const rotation& turns, position token, rotation_s
     for (index_t p = pairs; p < round_up(pairs, lanes()); ++p) cosines[p] = sines[p] = 0;
   }
   if (turns.growth_per_token.empty()) return;
-  const double distance = static_cast<double>(side == rotation_side::query ? token - growth_origin : growth_origin - token);
+  const double distance =
+      static_cast<double>(side == rotation_side::query ? token - growth_origin : growth_origin - token);
   for (index_t p = 0; p < pairs; ++p) {
-    const auto growth =
-        static_cast<float>(std::exp(static_cast<double>(turns.growth_per_token[static_cast<std::size_t>(p)]) * distance));
+    const auto growth = static_cast<float>(
+        std::exp(static_cast<double>(turns.growth_per_token[static_cast<std::size_t>(p)]) * distance));
     cosines[p] *= growth;
     sines[p] *= growth;
   }
 }
 
-/// R(t) for t = 0 … rows−1 as rows of `stride` cosines and as many sines behind them, growth of a key included. Made
-/// from R(16a)·R(b): two short runs of sines instead of one long one.
+/// R(t) for t = 0 … rows−1 as rows of `stride` cosines and as many sines behind them, growth of a key
+/// included. Made from R(16a)·R(b): two short runs of sines instead of one long one.
 HWY_NOINLINE void fill_step_table(const rotation& turns, index_t rows, index_t stride, float* table) {
   constexpr index_t fine = 16;
   float* const cosines = table;
@@ -102,7 +104,8 @@ HWY_NOINLINE void fill_step_table(const rotation& turns, index_t rows, index_t s
 
 /// (a, b) of `lanes()` pairs from pair p on, in either pairing.
 template <class T>
-HWY_INLINE void load_pairs(const T* row, pairing layout, index_t pairs, index_t p, float_vector& a, float_vector& b) {
+HWY_INLINE void load_pairs(const T* row, pairing layout, index_t pairs, index_t p, float_vector& a,
+                           float_vector& b) {
   if (layout == pairing::half_split) {
     a = load_first(row + p, pairs - p);
     b = load_first(row + pairs + p, pairs - p);
@@ -110,19 +113,21 @@ HWY_INLINE void load_pairs(const T* row, pairing layout, index_t pairs, index_t 
   }
   const index_t count = 2 * (pairs - p), width = lanes();
   const float_vector low = load_first(row + 2 * p, count);
-  const float_vector high = count > width ? load_first(row + 2 * p + width, count - width) : hn::Zero(float_tag());
+  const float_vector high =
+      count > width ? load_first(row + 2 * p + width, count - width) : hn::Zero(float_tag());
   a = hn::ConcatEven(float_tag(), high, low);
   b = hn::ConcatOdd(float_tag(), high, low);
 }
 
-/// Where a packed head keeps its parts. Each begins on a whole vector, so that whole vectors can be written; the gaps are
-/// zeros and add nothing to a product.
+/// Where a packed head keeps its parts. Each begins on a whole vector, so that whole vectors can be written;
+/// the gaps are zeros and add nothing to a product.
 struct packed_head {
   index_t pairs = 0;   ///< turning pairs; 0 where the head is copied as it is
   index_t second = 0;  ///< where the second channels of the pairs begin
   index_t rest = 0;    ///< where the channels that do not turn begin
   index_t steps = 0;   ///< length of a product over the packed head
-  index_t stride = 0;  ///< from one packed head to the next, with room for a whole vector behind the last channel
+  index_t stride =
+      0;  ///< from one packed head to the next, with room for a whole vector behind the last channel
 };
 
 HWY_INLINE packed_head packing_of(const rotation* turns, index_t head_dim) {
@@ -150,7 +155,8 @@ HWY_INLINE void copy_rest(const T* row, const rotation& turns, index_t head_dim,
   const index_t behind = turns.offset + turns.width;
   if (behind < head_dim) copy_channels(row + behind, head_dim - behind, to + turns.offset);
   if (turns.offset == 0) return;
-  // The slice before may end inside a vector that already holds channels from behind: element by element there.
+  // The slice before may end inside a vector that already holds channels from behind: element by element
+  // there.
   for (index_t c = 0; c < turns.offset; ++c) {
     float_vector one = load_first(row + c, 1);
     to[c] = hn::GetLane(one);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /// \file
-/// Loads and stores of the storage types as float vectors, whole or in part. Included once per instruction set.
+/// Loads and stores of the storage types as float vectors, whole or in part. Included once per instruction
+/// set.
 #if defined(POSENC_FUSED_STORAGE_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef POSENC_FUSED_STORAGE_INL_HPP
 #undef POSENC_FUSED_STORAGE_INL_HPP
@@ -48,7 +49,8 @@ HWY_INLINE float_vector load(const bfloat16_bits* from) {
 HWY_INLINE float_vector load(const float16_bits* from) {
   const hn::Rebind<std::uint16_t, float_tag> narrow;
   const hn::Rebind<hwy::float16_t, float_tag> half;
-  return hn::PromoteTo(float_tag(), hn::BitCast(half, hn::LoadU(narrow, reinterpret_cast<const std::uint16_t*>(from))));
+  return hn::PromoteTo(float_tag(),
+                       hn::BitCast(half, hn::LoadU(narrow, reinterpret_cast<const std::uint16_t*>(from))));
 }
 
 /// The first `count` elements, zeros behind them; nothing beyond is read.
@@ -76,11 +78,12 @@ HWY_INLINE std::uint16_t to_float16(float value) {
   const std::uint32_t sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fff'ffffu;
   if (magnitude > 0x7f80'0000u) return static_cast<std::uint16_t>(sign | 0x7e00u);
   if (magnitude >= 0x4780'0000u) return static_cast<std::uint16_t>(sign | 0x7c00u);  // ≥ 2^16
-  if (magnitude < 0x3300'0000u) return static_cast<std::uint16_t>(sign);              // < 2^-25
-  const bool subnormal = magnitude < 0x3880'0000u;                                    // < 2^-14
+  if (magnitude < 0x3300'0000u) return static_cast<std::uint16_t>(sign);             // < 2^-25
+  const bool subnormal = magnitude < 0x3880'0000u;                                   // < 2^-14
   const std::uint32_t shift = subnormal ? 126u - (magnitude >> 23) : 13u;
   const std::uint32_t fraction = subnormal ? (magnitude & 0x7f'ffffu) | 0x80'0000u : magnitude - 0x3800'0000u;
-  const std::uint32_t kept = fraction >> shift, rest = fraction & ((1u << shift) - 1u), half = 1u << (shift - 1u);
+  const std::uint32_t kept = fraction >> shift, rest = fraction & ((1u << shift) - 1u),
+                      half = 1u << (shift - 1u);
   return static_cast<std::uint16_t>(sign | (kept + (rest > half || (rest == half && (kept & 1u)) ? 1u : 0u)));
 }
 

@@ -18,9 +18,12 @@ template <class With>
 HWY_INLINE void with_row(const tensor& from, index_t token, index_t head, With&& with) {
   const index_t at = token * from.token_stride + head * from.head_stride;
   switch (from.type) {
-    case storage::float32: return with(static_cast<const float*>(from.data) + at);
-    case storage::bfloat16: return with(static_cast<const bfloat16_bits*>(from.data) + at);
-    case storage::float16: return with(static_cast<const float16_bits*>(from.data) + at);
+    case storage::float32:
+      return with(static_cast<const float*>(from.data) + at);
+    case storage::bfloat16:
+      return with(static_cast<const bfloat16_bits*>(from.data) + at);
+    case storage::float16:
+      return with(static_cast<const float16_bits*>(from.data) + at);
   }
 }
 
@@ -38,8 +41,10 @@ struct key_loader {
   const float* step_sin;
   index_t table_stride;
 
-  /// Keys [row, row + count) of a KV head, turned, as rows of pack.stride. A run of positions shares one base angle.
-  HWY_NOINLINE void load_keys(index_t kv_head, index_t row, index_t count, position growth_origin, float* tile) const {
+  /// Keys [row, row + count) of a KV head, turned, as rows of pack.stride. A run of positions shares one base
+  /// angle.
+  HWY_NOINLINE void load_keys(index_t kv_head, index_t row, index_t count, position growth_origin,
+                              float* tile) const {
     if (!turns) {
       for (index_t t = 0; t < count; ++t) {
         float* const to = tile + t * pack.stride;
@@ -53,8 +58,8 @@ struct key_loader {
     const bool shared = turns->depends_on_offset_only() && call.keys.is_run(row, count);
     for (index_t t = 0; t < count; ++t) {
       if (t == 0 || !shared)
-        token_angles(*turns, call.keys[row + t], rotation_side::key, static_cast<float>(turns->magnitude), growth_origin,
-                     base.cos, base.sin);
+        token_angles(*turns, call.keys[row + t], rotation_side::key, static_cast<float>(turns->magnitude),
+                     growth_origin, base.cos, base.sin);
       with_row(call.k, row + t, kv_head, [&](const auto* from) {
         rotate_row(from, *turns, pack, call.head_dim, base, shared ? step_cos + t * table_stride : nullptr,
                    shared ? step_sin + t * table_stride : nullptr, tile + t * pack.stride);
@@ -63,10 +68,11 @@ struct key_loader {
   }
 };
 
-/// Values [row, row + count) of a KV head as panels of 2·lanes channels, [panel][key][2·lanes] with `keys_per_panel` keys
-/// each, zeros behind the last channel. Compact panels, because rows of a cache lie a power of two apart more often than not.
-HWY_NOINLINE void load_values(const problem& call, index_t kv_head, index_t row, index_t count, index_t keys_per_panel,
-                              float* tile) {
+/// Values [row, row + count) of a KV head as panels of 2·lanes channels, [panel][key][2·lanes] with
+/// `keys_per_panel` keys each, zeros behind the last channel. Compact panels, because rows of a cache lie a
+/// power of two apart more often than not.
+HWY_NOINLINE void load_values(const problem& call, index_t kv_head, index_t row, index_t count,
+                              index_t keys_per_panel, float* tile) {
   const index_t width = 2 * lanes();
   for (index_t t = 0; t < count; ++t)
     with_row(call.v, row + t, kv_head, [&](const auto* from) {
@@ -82,14 +88,15 @@ HWY_NOINLINE void load_values(const problem& call, index_t kv_head, index_t row,
 }
 
 /// Query row `row` of `head`, turned to its position and multiplied by `factor`, in the order of packed keys.
-HWY_NOINLINE void load_query(const problem& call, const key_loader& keys, index_t row, index_t head, const pair_angles& angles,
-                             float factor, float* to) {
+HWY_NOINLINE void load_query(const problem& call, const key_loader& keys, index_t row, index_t head,
+                             const pair_angles& angles, float factor, float* to) {
   HWY_ALIGN float natural[widest_head + 2 * vector_slack];
   widen_row(call.q, row, head, call.head_dim, natural);
   const rotation* const turns = call.turns;
   if (turns) {
     if (keys.turns) {
-      rotate_row(static_cast<const float*>(natural), *turns, keys.pack, call.head_dim, angles, nullptr, nullptr, to);
+      rotate_row(static_cast<const float*>(natural), *turns, keys.pack, call.head_dim, angles, nullptr,
+                 nullptr, to);
     } else {
       for (index_t p = 0; p < turns->pairs(); ++p) {
         const auto [first, second] = channels_of_pair(turns->layout, turns->width, p);
@@ -108,8 +115,8 @@ HWY_NOINLINE void load_query(const problem& call, const key_loader& keys, index_
   for (index_t c = 0; c < keys.pack.steps; c += lanes()) store(hn::Mul(load(from + c), f), to + c);
 }
 
-/// What multiplies q·k: the scale, the encoding's own at this position, and what the exponential wants (base 2, or the
-/// softcap's argument).
+/// What multiplies q·k: the scale, the encoding's own at this position, and what the exponential wants (base
+/// 2, or the softcap's argument).
 HWY_INLINE float query_factor(const problem& call, position query) {
   double factor = call.scale;
   if (call.calls.scale) factor *= call.calls.scale(call.calls.encoding, query);
