@@ -42,7 +42,7 @@ HWY_INLINE index_t table_floats(const problem& call, const task_plan& plan) {
 
 /// Splits of at least two blocks, and at most 64 of them: what they leave behind does not grow with the
 /// cache.
-HWY_NOINLINE void plan_decode(const problem& call, const packed_head& pack, task_plan& result) {
+inline HWY_NOINLINE void plan_decode(const problem& call, const packed_head& pack, task_plan& result) {
   const index_t keys = call.valid_keys.end - call.valid_keys.begin;
   result.decode = true;
   result.split = (std::max)(2 * decode_keys, round_up((keys + 63) / 64, decode_keys));
@@ -53,7 +53,7 @@ HWY_NOINLINE void plan_decode(const problem& call, const packed_head& pack, task
       table_floats(call, result) + result.tiles * call.query_tokens * call.heads * partial_of(call).floats();
 }
 
-HWY_NOINLINE void plan_prefill(const problem& call, const packed_head& pack, task_plan& result) {
+inline HWY_NOINLINE void plan_prefill(const problem& call, const packed_head& pack, task_plan& result) {
   result.heads_per_task = (std::min)(call.group, prefill_heads);
   result.head_chunks = (call.group + result.heads_per_task - 1) / result.heads_per_task;
   const index_t most_rows =
@@ -66,7 +66,7 @@ HWY_NOINLINE void plan_prefill(const problem& call, const packed_head& pack, tas
   result.shared_floats = table_floats(call, result);
 }
 
-HWY_NOINLINE task_plan plan(const problem& call) {
+inline HWY_NOINLINE task_plan plan(const problem& call) {
   task_plan result;
   if (call.query_tokens == 0) return result;
   const packed_head pack = packing_of(call.keys_are_rotated ? nullptr : call.turns, call.head_dim);
@@ -74,12 +74,12 @@ HWY_NOINLINE task_plan plan(const problem& call) {
   return result;
 }
 
-HWY_NOINLINE void prepare(const problem& call, const task_plan& plan, float* shared) {
+inline HWY_NOINLINE void prepare(const problem& call, const task_plan& plan, float* shared) {
   if (needs_step_table(call)) fill_step_table(*call.turns, table_rows(plan), step_stride(call), shared);
 }
 
-HWY_NOINLINE void run_decode(const problem& call, const task_plan& plan, const key_loader& loader,
-                             float* shared, float* scratch, index_t task) {
+inline HWY_NOINLINE void run_decode(const problem& call, const task_plan& plan, const key_loader& loader,
+                                    float* shared, float* scratch, index_t task) {
   const partial_layout partial = partial_of(call);
   const decode_task work{call, loader, decode_scratch(scratch, call, loader.pack, partial), partial};
   const index_t begin = call.valid_keys.begin + task * plan.split;
@@ -88,8 +88,8 @@ HWY_NOINLINE void run_decode(const problem& call, const task_plan& plan, const k
   std::copy_n(work.scratch.state, floats, shared + table_floats(call, plan) + task * floats);
 }
 
-HWY_NOINLINE void run_prefill(const problem& call, const task_plan& plan, const key_loader& loader,
-                              float* scratch, index_t task) {
+inline HWY_NOINLINE void run_prefill(const problem& call, const task_plan& plan, const key_loader& loader,
+                                     float* scratch, index_t task) {
   // The last tile sees most under a causal mask: it goes first, so that the short ones fill the end.
   const index_t tile = plan.tiles - 1 - task / (plan.head_chunks * call.kv_heads);
   const index_t chunk = task % (plan.head_chunks * call.kv_heads);
@@ -116,8 +116,8 @@ HWY_NOINLINE void run_prefill(const problem& call, const task_plan& plan, const 
   work.run();
 }
 
-HWY_NOINLINE void run(const problem& call, const task_plan& plan, float* shared, float* scratch,
-                      index_t task) {
+inline HWY_NOINLINE void run(const problem& call, const task_plan& plan, float* shared, float* scratch,
+                             index_t task) {
   const key_loader loader = loader_of(call, shared, table_rows(plan));
   if (plan.decode)
     run_decode(call, plan, loader, shared, scratch, task);
@@ -125,7 +125,8 @@ HWY_NOINLINE void run(const problem& call, const task_plan& plan, float* shared,
     run_prefill(call, plan, loader, scratch, task);
 }
 
-HWY_NOINLINE void merge(const problem& call, const task_plan& plan, float* shared, float*, index_t task) {
+inline HWY_NOINLINE void merge(const problem& call, const task_plan& plan, float* shared, float*,
+                               index_t task) {
   decode_task::merge_head(call, partial_of(call), shared + table_floats(call, plan), plan.tiles, task);
 }
 

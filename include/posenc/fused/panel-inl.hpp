@@ -62,7 +62,7 @@ HWY_INLINE float dot_of(const float* a, const float* b, index_t channels) {
 }
 
 /// Shaw's q·r: the query as it is in memory against the row of the distance.
-HWY_NOINLINE void add_relative_keys(const score_panel& panel) {
+inline HWY_NOINLINE void add_relative_keys(const score_panel& panel) {
   const problem& call = panel.call;
   HWY_ALIGN float query[widest_head + vector_slack];
   HWY_ALIGN float relative[widest_head + vector_slack];
@@ -80,7 +80,7 @@ HWY_NOINLINE void add_relative_keys(const score_panel& panel) {
   }
 }
 
-HWY_NOINLINE void cap_scores(const score_panel& panel) {
+inline HWY_NOINLINE void cap_scores(const score_panel& panel) {
   const float_vector cap = constant(static_cast<float>(panel.call.softcap * log2_e));
   for (index_t n = 0; n < panel.keys * panel_width(); n += lanes())
     store(hn::Mul(tanh_of(load(panel.scores + n)), cap), panel.scores + n);
@@ -96,7 +96,7 @@ HWY_INLINE float bias_at(const distance_bias& bias, index_t head, position dista
 }
 
 /// Consecutive queries see consecutive distances: one unaligned load per vector.
-HWY_NOINLINE void add_distance_bias(const score_panel& panel) {
+inline HWY_NOINLINE void add_distance_bias(const score_panel& panel) {
   const problem& call = panel.call;
   const distance_bias& bias = call.bias;
   const float_tag d;
@@ -136,7 +136,7 @@ HWY_NOINLINE void add_distance_bias(const score_panel& panel) {
   }
 }
 
-HWY_NOINLINE void add_called_bias(const score_panel& panel) {
+inline HWY_NOINLINE void add_called_bias(const score_panel& panel) {
   const problem& call = panel.call;
   panel.for_each([&](float& score, position query, position key, index_t) {
     if (!call.sees(query, key)) return;
@@ -148,7 +148,7 @@ HWY_NOINLINE void add_called_bias(const score_panel& panel) {
 }
 
 /// Scores of keys that are not seen become masked_score.
-HWY_NOINLINE void mask_scores(const score_panel& panel) {
+inline HWY_NOINLINE void mask_scores(const score_panel& panel) {
   const problem& call = panel.call;
   const float_tag d;
   if (!panel.run) {

@@ -53,8 +53,8 @@ HWY_INLINE std::int32_t top_bits(turn phase) {
 
 /// The angles of the token at `token`, relative to `origin` where the rotation allows it. `magnitude`
 /// multiplies cos and sin; the growth of xPos is that of this side between origin and token.
-HWY_NOINLINE void token_angles(const rotation& turns, position token, rotation_side side, float magnitude,
-                               position growth_origin, float* cosines, float* sines) {
+inline HWY_NOINLINE void token_angles(const rotation& turns, position token, rotation_side side,
+                                      float magnitude, position growth_origin, float* cosines, float* sines) {
   const index_t pairs = turns.pairs();
   if (turns.framework_frequencies.empty()) {
     std::int32_t phases[most_pairs + vector_slack];
@@ -83,7 +83,7 @@ HWY_NOINLINE void token_angles(const rotation& turns, position token, rotation_s
 
 /// R(t) for t = 0 … rows−1 as rows of `stride` cosines and as many sines behind them, growth of a key
 /// included. Made from R(16a)·R(b): two short runs of sines instead of one long one.
-HWY_NOINLINE void fill_step_table(const rotation& turns, index_t rows, index_t stride, float* table) {
+inline HWY_NOINLINE void fill_step_table(const rotation& turns, index_t rows, index_t stride, float* table) {
   constexpr index_t fine = 16;
   float* const cosines = table;
   float* const sines = table + rows * stride;
@@ -111,12 +111,17 @@ HWY_INLINE void load_pairs(const T* row, pairing layout, index_t pairs, index_t 
     b = load_first(row + pairs + p, pairs - p);
     return;
   }
+#if HWY_TARGET == HWY_SCALAR
+  a = load(row + 2 * p);
+  b = load(row + 2 * p + 1);
+#else
   const index_t count = 2 * (pairs - p), width = lanes();
   const float_vector low = load_first(row + 2 * p, count);
   const float_vector high =
       count > width ? load_first(row + 2 * p + width, count - width) : hn::Zero(float_tag());
   a = hn::ConcatEven(float_tag(), high, low);
   b = hn::ConcatOdd(float_tag(), high, low);
+#endif
 }
 
 /// Where a packed head keeps its parts. Each begins on a whole vector, so that whole vectors can be written;

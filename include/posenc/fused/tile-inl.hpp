@@ -71,8 +71,8 @@ struct key_loader {
 /// Values [row, row + count) of a KV head as panels of 2·lanes channels, [panel][key][2·lanes] with
 /// `keys_per_panel` keys each, zeros behind the last channel. Compact panels, because rows of a cache lie a
 /// power of two apart more often than not.
-HWY_NOINLINE void load_values(const problem& call, index_t kv_head, index_t row, index_t count,
-                              index_t keys_per_panel, float* tile) {
+inline HWY_NOINLINE void load_values(const problem& call, index_t kv_head, index_t row, index_t count,
+                                     index_t keys_per_panel, float* tile) {
   const index_t width = 2 * lanes();
   for (index_t t = 0; t < count; ++t)
     with_row(call.v, row + t, kv_head, [&](const auto* from) {
@@ -88,8 +88,8 @@ HWY_NOINLINE void load_values(const problem& call, index_t kv_head, index_t row,
 }
 
 /// Query row `row` of `head`, turned to its position and multiplied by `factor`, in the order of packed keys.
-HWY_NOINLINE void load_query(const problem& call, const key_loader& keys, index_t row, index_t head,
-                             const pair_angles& angles, float factor, float* to) {
+inline HWY_NOINLINE void load_query(const problem& call, const key_loader& keys, index_t row, index_t head,
+                                    const pair_angles& angles, float factor, float* to) {
   HWY_ALIGN float natural[widest_head + 2 * vector_slack];
   widen_row(call.q, row, head, call.head_dim, natural);
   const rotation* const turns = call.turns;
