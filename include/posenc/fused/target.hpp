@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// Which instruction set the fused kernels run on.
+///
+/// - By default the kernels are compiled with the flags of the translation unit that includes this; nothing
+/// needs to be
+///   linked. Translation units with different flags may meet in one program: everything that depends on them
+///   is a template over its own `this_isa`.
+/// - When one .cpp of the program defines POSENC_FUSED_IMPLEMENTATION and includes posenc/fused/dispatch.hpp,
+/// every call in
+///   the program takes the best instruction set of the machine it runs on. The .cpp has to be linked as an
+///   object, since a linker does not pull it out of a static library for a weak reference.
+/// - With POSENC_FUSED_DISPATCH_ONLY defined a translation unit compiles no kernels, which saves its compile
+/// time; the program
+///   then needs that .cpp.
+#pragma once
+
+#include <posenc/fused/problem.hpp>
+
+namespace posenc::inline v0_1::detail::fused_kernels {
+
+/// The kernels of the best instruction set, in programs that have them (posenc/fused/dispatch.hpp).
+#if defined(POSENC_FUSED_DISPATCH_ONLY)
+[[nodiscard]] fused_problem::kernel_table dispatched_table() noexcept;
+#elif defined(__GNUC__)
+[[nodiscard, gnu::weak]] fused_problem::kernel_table dispatched_table() noexcept;
+#endif
+
+}  // namespace posenc::inline v0_1::detail::fused_kernels
+
+#if defined(POSENC_FUSED_DISPATCH_ONLY)
+
+namespace posenc::inline v0_1::detail::fused_kernels {
+struct this_isa {
+  [[nodiscard]] static fused_problem::kernel_table kernels() noexcept { return dispatched_table(); }
+};
+}  // namespace posenc::inline v0_1::detail::fused_kernels
+
+#else
+
+// Highway 1.0.3 stops -march=native builds on machines with AVX3_DL unless that target is wanted.
+#if !defined(HWY_WANT_AVX3_DL) && !defined(HWY_HIGHWAY_INCLUDED)
+#define HWY_WANT_AVX3_DL
+#endif
+
+#include <hwy/highway.h>
+
+#include <posenc/fused/kernels-inl.hpp>
+
+HWY_BEFORE_NAMESPACE();
+namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
+/// Stands for the instruction set of this translation unit in the names of what depends on it.
+struct this_isa {
+  [[nodiscard]] static kernel_table kernels() noexcept {
+#if defined(__GNUC__)
+    if (&dispatched_table != nullptr) return dispatched_table();
+#endif
+    kernel_table own = table();
+    own.name = hwy::TargetName(HWY_TARGET);
+    return own;
+  }
+};
+}  // namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+namespace posenc::inline v0_1::detail::fused_kernels {
+using HWY_NAMESPACE::this_isa;
+}  // namespace posenc::inline v0_1::detail::fused_kernels
+
+#endif

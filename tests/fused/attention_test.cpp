@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// The face of the fused path: executors, workspaces, batches, storage types, refusals, and rows that see
+/// nothing.
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <posenc/fused/attention.hpp>
+#include <posenc/posenc.hpp>
+
+namespace {
+
+using posenc::index_t;
+using posenc::position;
+using posenc::row_major_matrix;
+
+template <class S>
+row_major_matrix<S> random_matrix(index_t rows, index_t cols, unsigned seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal;
+  row_major_matrix<S> result(rows, cols);
+  for (index_t r = 0; r < rows; ++r)
+    for (index_t c = 0; c < cols; ++c) result(r, c) = static_cast<S>(normal(generator));
+  return result;
+}
+
+template <class A, class B>
+double relative_error(const A& fused, const B& reference) {
+  const Eigen::MatrixXd a = fused.template cast<double>(), b = reference.template cast<double>();
+  return (a - b).norm() / b.norm();
+}
+
+posenc::rope<float> rope_of(index_t head_dim) {
+  return posenc::rope<float>{{.head_dim = head_dim, .pairing = posenc::pairing::half_split}};
+}
+
+/// Hands every task to a thread of its own number, in reverse order: as different from serial as can be.
+struct backward_executor {
+  index_t count;
+  [[nodiscard]] index_t workers() const { return count; }
+  template <class Body>
+  void run(index_t tasks, const Body& body) const {
+    std::vector<std::thread> threads;
+    for (index_t worker = 0; worker < count; ++worker)
+      threads.emplace_back([&body, worker, tasks, this] {
+        for (index_t task = tasks - 1 - worker; task >= 0; task -= count) body(task, worker);
+      });
+    for (std::thread& thread : threads) thread.join();
+  }
+};
+
+TEST(FusedAttention, NamesItsTarget) { EXPECT_GT(std::strlen(posenc::fused::target_name()), 0u); }
+
+TEST(FusedAttention, BitsDoNotDependOnTheNumberOfThreads) {
+  const auto rope = rope_of(64);
+  for (const index_t queries : {index_t{1}, index_t{150}}) {
+    const posenc::attention_options options{.heads = 6, .kv_heads = 3, .mask = posenc::causal};
+    const auto q = random_matrix<float>(queries, 6 * 64, 1), k = random_matrix<float>(5000, 3 * 64, 2),
+               v = random_matrix<float>(5000, 3 * 64, 3);
+    const row_major_matrix<float> serial = posenc::fused::attention(q, k, v, rope, options);
+    for (const index_t threads : {index_t{2}, index_t{7}}) {
+      const row_major_matrix<float> parallel =
+          posenc::fused::attention(q, k, v, rope, options, {}, backward_executor{threads});
+      EXPECT_EQ(std::memcmp(serial.data(), parallel.data(),
+                            static_cast<std::size_t>(serial.size()) * sizeof(float)),
+                0)
+          << queries << " queries, " << threads << " threads";
+    }
+    EXPECT_TRUE(posenc::fused::attention(q, k, v, rope, options, {}, posenc::fused::openmp_executor(2)) ==
+                serial);
+  }
+}
+
+TEST(FusedAttention, NarrowStorageMatchesTheReferenceOnTheSameNumbers) {
+  const auto rope = rope_of(40);
+  const auto check = [&]<class S>(S, double bound) {
+    for (const index_t queries : {index_t{2}, index_t{70}}) {
+      const posenc::attention_options options{.heads = 4, .kv_heads = 2, .mask = posenc::causal};
+      const auto q = random_matrix<S>(queries, 160, 1), k = random_matrix<S>(190, 80, 2),
+                 v = random_matrix<S>(190, 80, 3);
+      const auto fused = posenc::fused::attention(q, k, v, rope, options);
+      EXPECT_LT(relative_error(fused, posenc::reference::attention(q, k, v, rope, options)), bound);
+    }
+  };
+  check(Eigen::bfloat16{}, 4e-3);
+  check(Eigen::half{}, 5e-4);
+}
+
+TEST(FusedAttention, KeysThatAreRotatedAlready) {
+  const auto rope = rope_of(32);
+  const posenc::attention_options options{.heads = 2, .mask = posenc::causal};
+  const auto k = random_matrix<float>(90, 64, 2), v = random_matrix<float>(90, 64, 3);
+  row_major_matrix<float> turned = k;
+  for (index_t j = 0; j < 90; ++j)
+    for (index_t h = 0; h < 2; ++h) rope.rotate(posenc::as_heads(turned, 2)(j, h), j);
+  for (const index_t queries : {index_t{1}, index_t{60}}) {
+    const auto q = random_matrix<float>(queries, 64, 1);
+    EXPECT_LT(
+        relative_error(posenc::fused::attention(q, turned, v, rope, options, {.keys_are_rotated = true}),
+                       posenc::reference::attention(q, k, v, rope, options)),
+        1e-6);
+  }
+}
+
+TEST(FusedAttention, RaggedBatchEqualsItsSequences) {
+  const auto rope = rope_of(32);
+  const std::array<std::array<index_t, 2>, 4> lengths{{{1, 3000}, {40, 40}, {0, 12}, {3, 70}}};
+  std::vector<row_major_matrix<float>> q, k, v, out, alone;
+  std::vector<posenc::fused::sequence<float>> batch;
+  for (const auto& [n_q, n_k] : lengths) {
+    const auto seed = static_cast<unsigned>(n_q * 7 + n_k);
+    q.push_back(random_matrix<float>(n_q, 128, seed));
+    k.push_back(random_matrix<float>(n_k, 64, seed + 1));
+    v.push_back(random_matrix<float>(n_k, 64, seed + 2));
+    out.push_back(row_major_matrix<float>::Constant(n_q, 128, 7));
+  }
+  for (std::size_t s = 0; s < q.size(); ++s) {
+    const posenc::attention_options options{
+        .heads = 4,
+        .kv_heads = 2,
+        .mask = posenc::causal,
+        .key_positions = posenc::positions::from(static_cast<position>(1000 * s))};
+    alone.push_back(posenc::fused::attention(q[s], k[s], v[s], rope, options));
+    batch.push_back({posenc::as_heads(q[s], 4),
+                     posenc::as_heads(k[s], 2),
+                     posenc::as_heads(v[s], 2),
+                     posenc::as_heads(out[s], 4),
+                     {},
+                     options});
+  }
+  const std::span<const posenc::fused::sequence<float>> sequences(batch);
+  std::vector<std::byte> memory(posenc::fused::workspace_bytes(sequences, rope, {}, 2));
+  posenc::fused::workspace scratch{std::span<std::byte>(memory)};
+  posenc::fused::attention_batch(sequences, rope, {.memory = &scratch}, backward_executor{2});
+  for (std::size_t s = 0; s < out.size(); ++s) EXPECT_TRUE(out[s] == alone[s]) << "sequence " << s;
+}
+
+TEST(FusedAttention, RefusesBeforeWriting) {
+  const auto rope = rope_of(32);
+  const posenc::attention_options options{.heads = 2};
+  auto q = random_matrix<float>(5, 64, 1), k = random_matrix<float>(9, 64, 2),
+       v = random_matrix<float>(9, 64, 3);
+  row_major_matrix<float> out = row_major_matrix<float>::Constant(5, 64, 7);
+  std::array<std::byte, 100> too_small{};
+  posenc::fused::workspace scratch{std::span<std::byte>(too_small)};
+  const auto run = [&](const auto& encoding, const posenc::fused::call_options& call) {
+    posenc::fused::attention_into<float>(posenc::as_heads(q, 2), posenc::as_heads(k, 2),
+                                         posenc::as_heads(v, 2), encoding, options, posenc::as_heads(out, 2),
+                                         {}, call);
+  };
+  EXPECT_THROW(run(rope, {.memory = &scratch}), std::invalid_argument);
+  EXPECT_THROW(run(rope_of(16), {}), std::invalid_argument);
+  EXPECT_THROW(run(posenc::alibi<float>{{.heads = 1}}, {}), std::invalid_argument);
+  EXPECT_TRUE((out.array() == 7).all());
+  const auto wide = random_matrix<float>(3, 513, 1);
+  EXPECT_THROW(static_cast<void>(posenc::fused::attention(wide, wide, wide, posenc::no_encoding{})),
+               std::invalid_argument);
+}
+
+TEST(FusedAttention, RowsThatSeeNothingAndEmptyInputs) {
+  const auto rope = rope_of(16);
+  for (const index_t queries : {index_t{2}, index_t{50}}) {
+    const posenc::attention_options options{
+        .heads = 1, .mask = posenc::causal, .query_positions = posenc::positions::from(-1)};
+    const auto q = random_matrix<float>(queries, 16, 1), k = random_matrix<float>(8, 16, 2),
+               v = random_matrix<float>(8, 16, 3);
+    const auto result = posenc::fused::attention_with_log_sum_exp(q, k, v, rope, options);
+    EXPECT_TRUE((result.output.row(0).array() == 0).all());
+    EXPECT_EQ(result.log_sum_exp(0, 0), -std::numeric_limits<float>::infinity());
+    EXPECT_TRUE(result.output.row(1) == v.row(0));
+    const row_major_matrix<float> none(0, 16);
+    EXPECT_TRUE((posenc::fused::attention(q, none, none, rope, options).array() == 0).all());
+    EXPECT_EQ(posenc::fused::attention(none, k, v, rope, options).rows(), 0);
+  }
+}
+
+TEST(FusedAttention, LogitsOfMinusNinetyThousandAreLogits) {
+  row_major_matrix<float> q(1, 1), k(3, 1), v(3, 1);
+  q << 1;
+  k << -90000, -90000, -90001;
+  v << 1, 3, 5;
+  const posenc::attention_options options{.scale = 1.0};
+  const double e = std::exp(-1.0);
+  EXPECT_NEAR(posenc::fused::attention(q, k, v, posenc::no_encoding{}, options)(0, 0), (4 + 5 * e) / (2 + e),
+              1e-2);
+}
+
+}  // namespace
