@@ -458,6 +458,10 @@ class reader {
       return {{"rope_type", "llama3"},  {"rope_theta", 1.2e7},
               {"factor", 8.0},          {"original_max_position_embeddings", 8192},
               {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}};
+    if (type_ == "cwm")
+      return {{"rope_type", "llama3"},  {"rope_theta", 1e6},
+              {"factor", 16.0},         {"original_max_position_embeddings", 8192},
+              {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}};
     if (family_.model_type == "gemma4")
       return {{"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}},
               {"full_attention",
@@ -659,8 +663,8 @@ class reader {
 
   [[nodiscard]] index_t head_dim_of(const std::string& layer_type) {
     if (has_trait(latent))
-      return needed_count({"qk_nope_head_dim"}, widest_head) +
-             needed_count({"qk_rope_head_dim"}, widest_head);
+      return needed_count({"qk_nope_head_dim"}, widest_head, family_.still) +
+             needed_count({"qk_rope_head_dim"}, widest_head, family_.turning);
     if (has_trait(global_head) && layer_type == "full_attention")
       return first_count({"global_head_dim"}, 1, widest_head).value_or(512);
     if (const auto stated = first_count({"head_dim"}, 1, widest_head)) return *stated;
@@ -758,7 +762,7 @@ class reader {
         .options = {.head_dim = head_dim, .base = base_of(layer_type, entry), .pairing = family_.layout}};
     rope.context_length = out_.context_length;
     if (has_trait(latent)) {
-      rope.options.rotary_dim = needed_count({"qk_rope_head_dim"}, widest_head);
+      rope.options.rotary_dim = needed_count({"qk_rope_head_dim"}, widest_head, family_.turning);
       rope.options.rotary_offset = head_dim - *rope.options.rotary_dim;
     } else if (const auto width = first_count({"rotary_dim"}, 0, widest);
                width && has_trait(absolute_width)) {

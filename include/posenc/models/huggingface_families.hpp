@@ -71,6 +71,8 @@ struct family {
   index_t hidden = 0;      ///< hidden_size if absent
   index_t heads = 0;       ///< num_attention_heads if absent
   index_t context = 2048;  ///< max_position_embeddings if absent
+  index_t still = 0;       ///< qk_nope_head_dim if absent, with latent
+  index_t turning = 0;     ///< qk_rope_head_dim if absent, with latent
 };
 
 inline constexpr auto half = pairing::half_split;
@@ -89,7 +91,7 @@ inline constexpr std::array families{
            .traits = ministral_scale, .head_dim = 128, .rule = layer_rule::all_in_window,
            .context = 262'144},
     family{.model_type = "mistral4", .layout = turns, .layers = 36,
-           .traits = latent | ministral_scale | stated_pairing, .context = 1'048'576},
+           .traits = latent | ministral_scale | stated_pairing, .context = 1'048'576, .still = 64, .turning = 64},
     family{.model_type = "qwen2", .layout = half, .rule = layer_rule::qwen2, .window = 4096,
            .hidden = 4096, .heads = 32, .context = 32'768},
     family{.model_type = "qwen2_moe", .layout = half, .layers = 24, .rule = layer_rule::qwen2_moe,
@@ -157,19 +159,19 @@ inline constexpr std::array families{
     family{.model_type = "glm4_moe", .layout = half, .layers = 46, .traits = honours_partial,
            .partial = 0.5, .context = 131'072},
     family{.model_type = "glm4_moe_lite", .layout = turns, .layers = 47,
-           .traits = latent | stated_pairing, .context = 202'752},
+           .traits = latent | stated_pairing, .context = 202'752, .still = 192, .turning = 64},
     family{.model_type = "glm4v", .layout = turns, .layers = 40,
            .traits = honours_partial | axes_chunked, .context = 32'768},
     family{.model_type = "cohere", .layout = turns, .layers = 40, .base = 5e5, .context = 8192},
     family{.model_type = "cohere2", .layout = turns, .layers = 40, .traits = local_only,
            .rule = layer_rule::full_ends_period, .period = 4, .window = 4096, .context = 8192},
     family{.model_type = "deepseek", .layout = half, .layers = 28},
-    family{.model_type = "deepseek_v2", .layout = turns, .traits = latent},
+    family{.model_type = "deepseek_v2", .layout = turns, .traits = latent, .still = 128, .turning = 64},
     family{.model_type = "deepseek_v3", .layout = turns, .layers = 61,
-           .traits = latent | stated_pairing, .context = 4096},
+           .traits = latent | stated_pairing, .context = 4096, .still = 128, .turning = 64},
     family{.model_type = "kimi_k2", .layout = turns, .layers = 61, .traits = latent | stated_pairing,
-           .context = 4096},
-    family{.model_type = "minicpm3", .layout = half, .layers = 62, .traits = latent},
+           .context = 4096, .still = 128, .turning = 64},
+    family{.model_type = "minicpm3", .layout = half, .layers = 62, .traits = latent, .still = 64, .turning = 32},
     family{.model_type = "gpt_oss", .layout = half, .layers = 36, .base = 1.5e5, .traits = sinks,
            .head_dim = 64, .rule = layer_rule::full_ends_period, .period = 2, .window = 128,
            .context = 131'072},
