@@ -54,7 +54,8 @@ cases = [
     case("ministral3"), case("qwen2"), case("qwen2", "window", use_sliding_window=True, max_window_layers=5),
     case("qwen2_moe", "window", use_sliding_window=True, max_window_layers=5), case("qwen3"),
     case("qwen3", "head_dim", head_dim=64, rope_theta=1e6), case("qwen3_moe"), case("qwen3_next"),
-    case("qwen3_next", "theta", rope_theta=1e7), case("qwen2_vl_text", rope_scaling=mrope), case("qwen2_5_vl_text", rope_scaling=mrope),
+    case("qwen3_next", "theta", rope_theta=1e7), case("qwen2_vl_text", rope_scaling=mrope),
+    case("qwen2_5_vl_text", rope_scaling=mrope),
     case("qwen3_vl_text"), case("qwen3_vl_moe_text", rope_scaling={**mrope, "type": "default"}), case("qwen3_5_text"),
     case("gemma"), case("gemma2"), case("gemma2", "scalar", query_pre_attn_scalar=144, head_dim=128),
     case("gemma3_text"), case("gemma3_text", "linear", rope_scaling=dict(rope_type="linear", factor=8.0)),
@@ -71,7 +72,8 @@ cases = [
     case("deepseek_v2", qk_nope_head_dim=128, qk_rope_head_dim=64, kv_lora_rank=16, q_lora_rank=16),
     case("deepseek_v3", "yarn", qk_nope_head_dim=128, qk_rope_head_dim=64, kv_lora_rank=16, q_lora_rank=16,
          rope_scaling={**yarn, "factor": 40.0, "mscale": 1.0, "mscale_all_dim": 1.0}),
-    case("mistral4"), case("gpt_oss"), case("gpt_oss", "plain rope", rope_parameters=dict(rope_type="default", rope_theta=1e4)),
+    case("mistral4"), case("gpt_oss"),
+    case("gpt_oss", "plain rope", rope_parameters=dict(rope_type="default", rope_theta=1e4)),
     case("llama4_text"), case("llama4_text", "list", no_rope_layers=[0, 1, 1, 1, 0, 1, 1, 1]),
     case("smollm3"), case("modernbert"), case("modernbert", "keys", global_attn_every_n_layers=2, local_attention=64,
                                               global_rope_theta=5e4, local_rope_theta=5e3),
@@ -80,7 +82,8 @@ cases = [
     case("granite", "multiplier", attention_multiplier=0.0078125), case("granitemoe"), case("apertus"), case("arcee"),
     case("bitnet"), case("seed_oss"), case("exaone4"), case("exaone4", "no window", sliding_window=None,
                                                             layer_types=["full_attention"] * 8),
-    case("ernie4_5"), case("ernie4_5_moe"), case("helium"), case("hunyuan_v1_dense", "alpha", head_dim=64, rope_scaling=dict(
+    case("ernie4_5"), case("ernie4_5_moe"), case("helium"),
+    case("hunyuan_v1_dense", "alpha", head_dim=64, rope_scaling=dict(
         type="dynamic", alpha=1000.0, factor=1.0)), case("minimax_m2", "rotary_dim", rotary_dim=64), case("cwm"),
     case("dots1"), case("nomic_bert"), case("jina_embeddings_v3"), case("eurobert"), case("falcon"),
     case("glm4_moe_lite"), case("gpt_neox_japanese"), case("minicpm3", qk_nope_head_dim=64, qk_rope_head_dim=32),
@@ -108,7 +111,9 @@ def partner_of_first_channel(config, rotary, layer_type):
     plain apply function."""
     apply = getattr(importlib.import_module(type(config).__module__.replace(".configuration_", ".modeling_")),
                     "apply_rotary_pos_emb", None)
-    if getattr(config, "rope_interleave", False) or apply is None or list(inspect.signature(apply).parameters)[:4] != ["q", "k", "cos", "sin"]:
+    if getattr(config, "rope_interleave", False) or apply is None:
+        return None
+    if list(inspect.signature(apply).parameters)[:4] != ["q", "k", "cos", "sin"]:
         return None
     width = 2 * len(next(value for name, value in rotary.named_buffers() if "inv_freq" in name))
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

@@ -586,6 +586,24 @@ TEST(huggingface, unknown_models_are_refused_unless_the_pairing_is_stated) {
   EXPECT_NE(refusal<std::invalid_argument>(nameless).find("model_type"), std::string::npos);
 }
 
+TEST(huggingface, names_that_mean_something_in_one_class_only) {
+  json config = llama();
+  config["rope_scaling"] = {{"type", "mrope"}, {"mrope_section", {16, 24, 24}}};
+  EXPECT_NE(refusal<std::invalid_argument>(config).find("mrope"), std::string::npos);
+  config["model_type"] = "qwen2_vl";
+  config["rope_scaling"]["rope_type"] = "default";  // both names, as Qwen2.5-VL's files have them
+  EXPECT_TRUE(read(config).warnings.empty());
+  // Phi-3 means LongRoPE by "yarn", so that a YaRN block on it lacks the lists.
+  config = llama();
+  config["model_type"] = "phi3";
+  config["rope_scaling"] = {{"type", "yarn"}, {"factor", 4.0}};
+  EXPECT_NE(refusal<std::invalid_argument>(config).find("short_factor"), std::string::npos);
+  config = llama();
+  config["model_type"] = "nomic_bert";
+  config["rotary_emb_interleaved"] = true;
+  EXPECT_EQ(read(config).encodings[0].rope().options.pairing, posenc::pairing::interleaved);
+}
+
 TEST(huggingface, unknown_keys_and_defaults_are_reported) {
   json config = llama();
   config.erase("rope_theta");

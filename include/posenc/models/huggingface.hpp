@@ -382,6 +382,8 @@ class reader {
     }
     if (has_trait(stated_pairing) && !config().boolean("rope_interleave").value_or(true))
       family_.layout = half;
+    if (const auto interleaved = config().boolean("rotary_emb_interleaved"))
+      family_.layout = *interleaved ? turns : half;
     read_block();
     out_.heads = head_count().value_or(family_.heads);
     out_.kv_heads = first_count({"num_key_value_heads", "num_kv_heads"}, 1, widest).value_or(out_.heads);
@@ -745,12 +747,15 @@ class reader {
   [[nodiscard]] std::string scaling_type(const std::optional<json_object>& entry) {
     if (!entry) return "default";
     const auto now = entry->text("rope_type"), before = entry->text("type");
-    if (now && before && *now != *before)
+    const auto resolved = [&](const std::string& name) -> std::string {
+      if (name == "mrope" && (has_trait(axes_chunked | axes_interleaved) || unknown_)) return "default";
+      // Phi-3's class renames "yarn": its files mean LongRoPE by it.
+      if (name == "su" || (name == "yarn" && has_trait(phi3_names))) return "longrope";
+      return name;
+    };
+    if (now && before && resolved(*now) != resolved(*before))
       warn("rope_type is ", *now, " and type is ", *before, ": rope_type is used");
-    std::string type = now ? *now : before.value_or("default");
-    if (type == "mrope") type = "default";
-    if (type == "su" || (type == "yarn" && has_trait(phi3_names) && entry->has("short_factor")))
-      type = "longrope";
+    const std::string type = resolved(now ? *now : before.value_or("default"));
     return type;
   }
 

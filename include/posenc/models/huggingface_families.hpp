@@ -145,7 +145,7 @@ inline constexpr std::array families{
            .rule = layer_rule::all_in_window, .context = 4096},
     family{.model_type = "phi4_multimodal", .layout = half, .traits = honours_partial | phi3_names,
            .rule = layer_rule::all_in_window, .context = 131'072},
-    family{.model_type = "phimoe", .layout = half, .base = 1e6, .traits = mscales | phi3_names,
+    family{.model_type = "phimoe", .layout = half, .base = 1e6, .traits = mscales,
            .rule = layer_rule::all_in_window, .context = 4096},
     family{.model_type = "gpt_neox", .layout = half, .layers = 44, .traits = honours_partial,
            .partial = 0.25, .hidden = 6144, .heads = 64},
