@@ -150,8 +150,8 @@ TEST(rope_options, refuse_what_means_nothing) {
   expect_refused({.head_dim = 64, .rotary_offset = -4, .pairing = half}, "-4");
   for (const double base : {0.0, -1.0, std::numeric_limits<double>::infinity(), std::nan("")})
     expect_refused({.head_dim = 64, .base = base, .pairing = half}, "base");
-  EXPECT_THROW(rope<float>::from_frequencies({.head_dim = 4, .pairing = half}, {{1.0L}, 1}),
-               std::invalid_argument);
+  EXPECT_REFUSAL(rope<float>::from_frequencies({.head_dim = 4, .pairing = half}, {{1.0L}, 1}),
+                 std::invalid_argument, "1 frequencies given for 2 pairs");
   const rope<float> encoding{{.head_dim = 4, .pairing = half}};
   std::vector<float> head(6);
   EXPECT_THROW(encoding.rotate(std::span<float>(head), 0), std::invalid_argument);

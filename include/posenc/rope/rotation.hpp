@@ -102,8 +102,8 @@ struct rotation {
   /// What multiplies the rotated pair: the magnitude, and in xPos the growth of this side at this position.
   [[nodiscard]] double magnitude_at(index_t pair, position token, rotation_side side) const noexcept {
     if (growth_per_token.empty()) return magnitude;
-    const long double nepers =
-        growth_per_token[static_cast<std::size_t>(pair)] * static_cast<long double>(token - growth_origin);
+    const long double nepers = growth_per_token[static_cast<std::size_t>(pair)] *
+                               (static_cast<long double>(token) - static_cast<long double>(growth_origin));
     return magnitude * static_cast<double>(std::exp(side == rotation_side::query ? nepers : -nepers));
   }
 
