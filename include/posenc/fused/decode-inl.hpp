@@ -279,18 +279,6 @@ struct decode_task {
     }
   }
 
-  HWY_NOINLINE void add_relative_values(index_t row, index_t head, index_t first, index_t count,
-                                        const float* weights) const {
-    HWY_ALIGN float relative[widest_head + vector_slack];
-    float* const to = output(column(row, head));
-    for (index_t t = 0; t < count; ++t) {
-      if (weights[t] == 0) continue;
-      call.calls.relative_value(call.calls.encoding, head, call.keys[first + t] - call.queries[row], relative,
-                                call.value_dim);
-      for (index_t c = 0; c < call.value_dim; ++c) to[c] += weights[t] * relative[c];
-    }
-  }
-
   HWY_NOINLINE void attend_block(index_t first, index_t count) const {
     const bool by_table = splits_angles(first, count);
     const bool run = call.keys.is_run(first, count);
@@ -327,8 +315,9 @@ struct decode_task {
                [&](const auto* values) { add_values(values, columns, first_column, count); });
       if (call.calls.relative_value)
         for (index_t c = 0; c < columns; ++c)
-          add_relative_values(c % call.query_tokens, kv_head * call.group + c / call.query_tokens, first,
-                              count, scratch.scores + c * decode_keys);
+          add_relative_values(call, kv_head * call.group + c / call.query_tokens,
+                              call.queries[c % call.query_tokens], first, count,
+                              scratch.scores + c * decode_keys, 1, output(first_column + c));
     }
   }
 

@@ -80,6 +80,24 @@ inline HWY_NOINLINE void add_relative_keys(const score_panel& panel) {
   }
 }
 
+/// Shaw's value side for one query: the row of each key's distance by the key's weight, summed on its own
+/// before it joins `output`.
+inline HWY_NOINLINE void add_relative_values(const problem& call, index_t head, position query,
+                                             index_t first_key, index_t keys, const float* weights,
+                                             index_t weight_stride, float* output) {
+  HWY_ALIGN float relative[widest_head + vector_slack];
+  HWY_ALIGN float sum[widest_head + vector_slack];
+  std::fill_n(sum, call.value_dim, 0.0f);
+  for (index_t t = 0; t < keys; ++t) {
+    const float weight = weights[t * weight_stride];
+    if (weight == 0) continue;
+    call.calls.relative_value(call.calls.encoding, head, call.keys[first_key + t] - query, relative,
+                              call.value_dim);
+    for (index_t c = 0; c < call.value_dim; ++c) sum[c] += weight * relative[c];
+  }
+  for (index_t c = 0; c < call.value_dim; ++c) output[c] += sum[c];
+}
+
 inline HWY_NOINLINE void cap_scores(const score_panel& panel) {
   const float_vector cap = constant(static_cast<float>(panel.call.softcap * log2_e));
   for (index_t n = 0; n < panel.keys * panel_width(); n += lanes())

@@ -180,23 +180,15 @@ struct prefill_task {
         product((std::min)(used - r, block_rows), 2, value_product, scratch.scores + r, values,
                 scratch.keep + r, output + r * scratch.output_stride + c);
     }
-    if (call.calls.relative_value) add_relative_values(scores, output);
+    if (call.calls.relative_value) add_panel_relative_values(scores, output);
   }
 
-  /// Shaw's value side: the row of the distance, by its weight.
-  HWY_NOINLINE void add_relative_values(const score_panel& weights, float* output) const {
-    HWY_ALIGN float relative[widest_head + vector_slack] = {};
+  HWY_NOINLINE void add_panel_relative_values(const score_panel& weights, float* output) const {
     const index_t lane = weights.first_query - first_row - panel_of(weights) * panel_width();
     for (index_t x = 0; x < weights.queries; ++x)
-      for (index_t t = 0; t < weights.keys; ++t) {
-        const float weight = scratch.scores[t * panel_width() + lane + x];
-        if (weight == 0) continue;
-        call.calls.relative_value(call.calls.encoding, weights.head,
-                                  call.keys[weights.first_key + t] - call.queries[weights.first_query + x],
-                                  relative, call.value_dim);
-        float* const row = output + (lane + x) * scratch.output_stride;
-        for (index_t c = 0; c < call.value_dim; ++c) row[c] += weight * relative[c];
-      }
+      add_relative_values(call, weights.head, call.queries[weights.first_query + x], weights.first_key,
+                          weights.keys, scratch.scores + lane + x, panel_width(),
+                          output + (lane + x) * scratch.output_stride);
   }
   [[nodiscard]] index_t panel_of(const score_panel& scores) const {
     return (scores.first_query - first_row) / panel_width();

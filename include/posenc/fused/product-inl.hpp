@@ -49,25 +49,23 @@ HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RES
   const float_vector zero = hn::Zero(d);
 
 #define POSENC_FOR_EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
-#define POSENC_START(r)                                                                  \
-  float_vector c##r##0 = zero, c##r##1 = zero;                                           \
-  if constexpr (Rows > r) {                                                              \
-    if (keep) {                                                                          \
-      const float_vector factor = hn::Set(d, keep[r]);                                   \
-      c##r##0 = hn::Mul(factor, load(c + r * c_row));                                    \
-      if constexpr (Vectors > 1) c##r##1 = hn::Mul(factor, load(c + r * c_row + width)); \
-    }                                                                                    \
-  }
+#define POSENC_START(r) float_vector c##r##0 = zero, c##r##1 = zero;
 #define POSENC_ADD(r)                                                     \
   if constexpr (Rows > r) {                                               \
     const float_vector factor = hn::Set(d, a[r * a_row]);                 \
     c##r##0 = hn::MulAdd(factor, b0, c##r##0);                            \
     if constexpr (Vectors > 1) c##r##1 = hn::MulAdd(factor, b1, c##r##1); \
   }
-#define POSENC_FINISH(r)                                              \
-  if constexpr (Rows > r) {                                           \
-    store(c##r##0, c + r * c_row);                                    \
-    if constexpr (Vectors > 1) store(c##r##1, c + r * c_row + width); \
+// What was there joins last: a long sum is then made of short ones, and loses fewer bits.
+#define POSENC_FINISH(r)                                                                             \
+  if constexpr (Rows > r) {                                                                          \
+    if (keep) {                                                                                      \
+      const float_vector factor = hn::Set(d, keep[r]);                                               \
+      c##r##0 = hn::MulAdd(factor, load(c + r * c_row), c##r##0);                                    \
+      if constexpr (Vectors > 1) c##r##1 = hn::MulAdd(factor, load(c + r * c_row + width), c##r##1); \
+    }                                                                                                \
+    store(c##r##0, c + r * c_row);                                                                   \
+    if constexpr (Vectors > 1) store(c##r##1, c + r * c_row + width);                                \
   }
 
   POSENC_FOR_EACH_ROW(POSENC_START)
