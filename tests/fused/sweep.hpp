@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /// \file
-/// Runs one generated case through the fused path and the reference in double, and says how far apart they are.
+/// Runs one generated case through the fused path and the reference in double, and says how far apart they
+/// are.
 #pragma once
 
 #include <cmath>
@@ -20,7 +21,9 @@ namespace sweep {
 
 /// Relative distance of neighbouring numbers of a storage type.
 template <class S>
-inline constexpr double spacing = std::is_same_v<S, float> ? 0x1p-23 : std::is_same_v<S, Eigen::half> ? 0x1p-10 : 0x1p-7;
+inline constexpr double spacing = std::is_same_v<S, float>         ? 0x1p-23
+                                  : std::is_same_v<S, Eigen::half> ? 0x1p-10
+                                                                   : 0x1p-7;
 
 template <class S>
 tensor<double> widened(const tensor<S>& from) {
@@ -50,13 +53,14 @@ double largest_norm(const posenc::heads_view<T>& view, const posenc::row_range& 
 template <class E>
 double score_size(const E& encoding, const posenc::detail::resolved_options& call, double q, double k) {
   double size = q * k * std::abs(call.scale) * 2 + q * std::abs(call.scale);
-  if (call.valid_queries.begin >= call.valid_queries.end || call.valid_keys.begin >= call.valid_keys.end) return 0;
+  if (call.valid_queries.begin >= call.valid_queries.end || call.valid_keys.begin >= call.valid_keys.end)
+    return 0;
   if constexpr (posenc::biases<E>) {
     for (const index_t i : {call.valid_queries.begin, call.valid_queries.end - 1})
       for (const index_t j : {call.valid_keys.begin, call.valid_keys.end - 1})
         for (index_t h = 0; h < call.heads; ++h) {
-          const auto bias = static_cast<double>(posenc::detail::bias_of(encoding, static_cast<int>(h), call.query_positions[i],
-                                                                        call.key_positions[j]));
+          const auto bias = static_cast<double>(posenc::detail::bias_of(
+              encoding, static_cast<int>(h), call.query_positions[i], call.key_positions[j]));
           if (std::isfinite(bias)) size = (std::max)(size, size + std::abs(bias));
         }
   }
@@ -77,20 +81,23 @@ verdict run_case(const sweep_case& c, const X& executor = {}) {
   const posenc::attention_options options = c.settled();
   const posenc::row_range valid_q = options.valid_queries.value_or(posenc::row_range{0, c.queries});
   const posenc::row_range valid_k = options.valid_keys.value_or(posenc::row_range{0, c.keys});
-  tensor<S> q(c.queries, c.heads, c.head_dim, c.layout_q, nan), k(c.keys, c.kv_heads, c.head_dim, c.layout_k, nan),
-      v(c.keys, c.kv_heads, c.value_dim, c.layout_v, nan), out(c.queries, c.heads, c.value_dim, c.layout_out, pattern);
+  tensor<S> q(c.queries, c.heads, c.head_dim, c.layout_q, nan),
+      k(c.keys, c.kv_heads, c.head_dim, c.layout_k, nan), v(c.keys, c.kv_heads, c.value_dim, c.layout_v, nan),
+      out(c.queries, c.heads, c.value_dim, c.layout_out, pattern);
   q.fill(draw, valid_q.begin, valid_q.end, c.size);
   k.fill(draw, valid_k.begin, valid_k.end, c.size);
   v.fill(draw, valid_k.begin, valid_k.end, 1);
 
   const tensor<double> q_wide = widened(q), k_wide = widened(k), v_wide = widened(v);
   const posenc::attention_result<double> expected = with_encoding<double>(c, [&](const auto& encoding) {
-    return posenc::reference::attention_with_log_sum_exp<double>(q_wide.view, k_wide.view, v_wide.view, encoding, options);
+    return posenc::reference::attention_with_log_sum_exp<double>(q_wide.view, k_wide.view, v_wide.view,
+                                                                 encoding, options);
   });
 
   const auto call = posenc::detail::resolve(options, q.view, k.view, v.view);
   double size = 0;
-  posenc::row_major_matrix<float> log_sum_exp = posenc::row_major_matrix<float>::Constant(c.queries, c.heads + 1, 7);
+  posenc::row_major_matrix<float> log_sum_exp =
+      posenc::row_major_matrix<float>::Constant(c.queries, c.heads + 1, 7);
   posenc::fused::call_options how;
   how.keys_are_rotated = c.keys_are_rotated;
   with_encoding<float>(c, [&](const auto& encoding) {
@@ -107,17 +114,19 @@ verdict run_case(const sweep_case& c, const X& executor = {}) {
   if (c.encoding == 4) size *= 16;
   double score_error = (4 + size) * 0x1p-23;
   if (c.keys_are_rotated && sizeof(S) == 2) score_error += size * spacing<S>;
-  const double value_size = largest_norm(v_wide.view, valid_k) / std::sqrt(static_cast<double>(c.value_dim)) * 3 + 3;
+  const double value_size =
+      largest_norm(v_wide.view, valid_k) / std::sqrt(static_cast<double>(c.value_dim)) * 3 + 3;
 
   verdict result;
-  const auto see = [&](double error, double allowed, index_t i, index_t h, index_t channel, double got, double want) {
+  const auto see = [&](double error, double allowed, index_t i, index_t h, index_t channel, double got,
+                       double want) {
     const double share = std::isfinite(error) ? error / allowed : 1e30;
     if (share <= result.worst) return;
     result.worst = share;
     if (share <= 1) return;
     std::ostringstream text;
-    text << c.text() << "; row " << i << " head " << h << " channel " << channel << ": " << got << ", reference " << want
-         << ", error " << share << " times what is allowed";
+    text << c.text() << "; row " << i << " head " << h << " channel " << channel << ": " << got
+         << ", reference " << want << ", error " << share << " times what is allowed";
     result.problem = text.str();
   };
   for (index_t i = 0; i < c.queries; ++i)
@@ -129,12 +138,14 @@ verdict run_case(const sweep_case& c, const X& executor = {}) {
         see(std::abs(got - want), score_error + std::abs(want) * 0x1p-23, i, h, -1, got, want);
       for (index_t x = 0; x < c.value_dim; ++x) {
         const double wanted = expected.output(i, h * c.value_dim + x);
-        const double found = static_cast<double>(static_cast<float>(out.view(i, h)[static_cast<std::size_t>(x)]));
+        const double found =
+            static_cast<double>(static_cast<float>(out.view(i, h)[static_cast<std::size_t>(x)]));
         if (std::isinf(want) && c.sinks.empty())
           see(found == 0 ? 0 : 1e30, 1, i, h, x, found, wanted);
         else
-          see(std::abs(found - wanted), score_error * value_size + std::abs(wanted) * spacing<S> * 0.51 + 0x1p-24, i, h, x,
-              found, wanted);
+          see(std::abs(found - wanted),
+              score_error * value_size + std::abs(wanted) * spacing<S> * 0.51 + 0x1p-24, i, h, x, found,
+              wanted);
       }
     }
   if (!out.gaps_hold(pattern)) result = {1e30, c.text() + ": wrote between the rows of the output"};

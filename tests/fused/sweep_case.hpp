@@ -30,7 +30,9 @@ using posenc::position;
 class dice {
  public:
   explicit dice(std::uint32_t seed) : bits_(seed) {}
-  [[nodiscard]] index_t below(index_t n) { return static_cast<index_t>(bits_() % static_cast<std::uint32_t>(n)); }
+  [[nodiscard]] index_t below(index_t n) {
+    return static_cast<index_t>(bits_() % static_cast<std::uint32_t>(n));
+  }
   [[nodiscard]] bool one_in(index_t n) { return below(n) == 0; }
   template <class T>
   [[nodiscard]] T of(std::initializer_list<T> values) {
@@ -65,11 +67,15 @@ struct tensor {
     const index_t gap = layout >= 2 ? 3 : 0, after = layout >= 2 ? 5 : 0;
     const bool head_major = layout == 1 || layout == 3, reversed = layout == 4;
     const index_t inner = head_dim + gap;
-    view = {nullptr, tokens, heads, head_dim, head_major ? inner : heads * inner + after,
+    view = {nullptr,
+            tokens,
+            heads,
+            head_dim,
+            head_major ? inner : heads * inner + after,
             head_major ? tokens * inner + after : inner};
     const index_t begin = gap;
-    const index_t last = (std::max)(tokens - 1, index_t{0}) * view.token_stride +
-                         (heads - 1) * view.head_stride;
+    const index_t last =
+        (std::max)(tokens - 1, index_t{0}) * view.token_stride + (heads - 1) * view.head_stride;
     memory.assign(static_cast<std::size_t>(begin + last + head_dim + after), filler);
     view.data = memory.data() + begin;
     if (reversed && tokens > 0) {
@@ -121,13 +127,14 @@ struct sweep_case {
 
   [[nodiscard]] std::string text() const {
     std::ostringstream out;
-    out << "seed " << seed << ": encoding " << encoding << ", " << queries << " x " << keys << " tokens, heads "
-        << heads << "/" << kv_heads << " x " << head_dim << "/" << value_dim << ", rotary " << rotary_dim << "@"
-        << rotary_offset << (pairing == posenc::pairing::interleaved ? " interleaved" : " split")
-        << (keys_are_rotated ? ", keys rotated" : "")
-        << (options.mask == posenc::causal ? ", causal" : "") << ", lookback " << options.lookback.value_or(-1)
-        << ", lookahead " << options.lookahead.value_or(-1) << ", softcap " << options.softcap << ", sinks "
-        << sinks.size() << ", explicit positions " << query_positions.size() << "/" << key_positions.size();
+    out << "seed " << seed << ": encoding " << encoding << ", " << queries << " x " << keys
+        << " tokens, heads " << heads << "/" << kv_heads << " x " << head_dim << "/" << value_dim
+        << ", rotary " << rotary_dim << "@" << rotary_offset
+        << (pairing == posenc::pairing::interleaved ? " interleaved" : " split")
+        << (keys_are_rotated ? ", keys rotated" : "") << (options.mask == posenc::causal ? ", causal" : "")
+        << ", lookback " << options.lookback.value_or(-1) << ", lookahead " << options.lookahead.value_or(-1)
+        << ", softcap " << options.softcap << ", sinks " << sinks.size() << ", explicit positions "
+        << query_positions.size() << "/" << key_positions.size();
     if (options.valid_keys)
       out << ", valid keys " << options.valid_keys->begin << "-" << options.valid_keys->end;
     if (options.valid_queries)
@@ -164,22 +171,29 @@ inline sweep_case make_case(std::uint32_t seed, index_t encoding, domain where, 
   sweep_case c;
   c.seed = seed;
   c.encoding = encoding;
-  c.head_dim = draw.one_in(2) ? draw.of<index_t>({8, 16, 32, 64, 80, 128, 256})
-                              : draw.of<index_t>({1, 2, 3, 4, 5, 7, 9, 12, 15, 17, 20, 24, 31, 33, 40, 48, 63, 65, 72,
-                                                  96, 100, 112, 127, 129, 160, 192, 255, 320, 511, 512});
+  c.head_dim = draw.one_in(2)
+                   ? draw.of<index_t>({8, 16, 32, 64, 80, 128, 256})
+                   : draw.of<index_t>({1,  2,  3,  4,  5,  7,   9,   12,  15,  17,  20,  24,  31,  33,  40,
+                                       48, 63, 65, 72, 96, 100, 112, 127, 129, 160, 192, 255, 320, 511, 512});
   if (rotary && c.head_dim < 2) c.head_dim = 6;
-  c.value_dim = draw.one_in(3) ? draw.of<index_t>({1, 3, 8, 16, 17, 31, 32, 64, 65, 100, 128, 512}) : c.head_dim;
+  c.value_dim =
+      draw.one_in(3) ? draw.of<index_t>({1, 3, 8, 16, 17, 31, 32, 64, 65, 100, 128, 512}) : c.head_dim;
   c.kv_heads = draw.of<index_t>({1, 1, 2, 3});
   c.heads = c.kv_heads * draw.of<index_t>({1, 1, 2, 3, 4, 5, 8});
-  c.queries = draw.one_in(2) ? draw.of<index_t>({1, 1, 2, 3, 4, 5})
-                             : draw.of<index_t>({0, 6, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100, 129, 200, 300});
+  c.queries =
+      draw.one_in(2)
+          ? draw.of<index_t>({1, 1, 2, 3, 4, 5})
+          : draw.of<index_t>({0, 6, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100, 129, 200, 300});
   c.keys = draw.one_in(2) ? draw.of<index_t>({0, 1, 2, 3, 5, 16, 31, 64, 100})
                           : draw.of<index_t>({127, 128, 129, 200, 255, 256, 257, 400, 513, 900});
   // The reference takes a nanosecond a step.
   while (c.queries * c.keys * (c.head_dim + c.value_dim) * c.heads > 4'000'000) {
-    if (c.heads > c.kv_heads) c.heads = c.kv_heads;
-    else if (c.kv_heads > 1) c.heads = c.kv_heads = 1;
-    else (c.queries > c.keys ? c.queries : c.keys) /= 2;
+    if (c.heads > c.kv_heads)
+      c.heads = c.kv_heads;
+    else if (c.kv_heads > 1)
+      c.heads = c.kv_heads = 1;
+    else
+      (c.queries > c.keys ? c.queries : c.keys) /= 2;
   }
   c.options.heads = c.heads;
   c.options.kv_heads = c.kv_heads;
@@ -190,14 +204,17 @@ inline sweep_case make_case(std::uint32_t seed, index_t encoding, domain where, 
     c.keys_are_rotated = draw.one_in(4);
   }
   c.pairing = draw.one_in(2) ? posenc::pairing::half_split : posenc::pairing::interleaved;
-  c.layout_q = draw.below(5), c.layout_k = draw.below(5), c.layout_v = draw.below(5), c.layout_out = draw.below(4);
+  c.layout_q = draw.below(5), c.layout_k = draw.below(5), c.layout_v = draw.below(5),
+  c.layout_out = draw.below(4);
 
-  const position start = where == domain::table     ? 0
+  const position start = where == domain::table       ? 0
                          : where == domain::near_zero ? draw.of<position>({0, 1, 64, -200})
-                         : where == domain::natural ? draw.of<position>({0, 1, 8000, 131072, 1000000, position{1} << 40})
-                                                    : draw.of<position>({0, 1, 131072, 1000000, position{1} << 40, -4097,
-                                                                         position{1} << 61, -(position{1} << 61)});
-  if (where == domain::table) c.queries = (std::min)(c.queries, index_t{200}), c.keys = (std::min)(c.keys, index_t{256});
+                         : where == domain::natural
+                             ? draw.of<position>({0, 1, 8000, 131072, 1000000, position{1} << 40})
+                             : draw.of<position>({0, 1, 131072, 1000000, position{1} << 40, -4097,
+                                                  position{1} << 61, -(position{1} << 61)});
+  if (where == domain::table)
+    c.queries = (std::min)(c.queries, index_t{200}), c.keys = (std::min)(c.keys, index_t{256});
   if (draw.one_in(2) || where == domain::table)
     c.options.key_positions = posenc::positions::from(start);
   else
@@ -216,7 +233,8 @@ inline sweep_case make_case(std::uint32_t seed, index_t encoding, domain where, 
     c.query_positions = scattered(draw, c.queries, first_query, draw.below(3));
   else
     c.options.query_positions = posenc::positions::from(first_query);
-  if (c.queries == 0) c.query_positions.clear(), c.options.query_positions = posenc::positions::from(first_query);
+  if (c.queries == 0)
+    c.query_positions.clear(), c.options.query_positions = posenc::positions::from(first_query);
   if (c.keys == 0) c.key_positions.clear(), c.options.key_positions = posenc::positions::from(start);
 
   if (!draw.one_in(3)) c.options.mask = posenc::causal;

@@ -63,7 +63,10 @@ posenc::row_major_matrix<T> row_numbers(index_t rows, index_t columns, std::uint
 }
 
 inline posenc::rope_options rope_of(const sweep_case& c) {
-  return {.head_dim = c.head_dim, .rotary_dim = c.rotary_dim, .rotary_offset = c.rotary_offset, .pairing = c.pairing};
+  return {.head_dim = c.head_dim,
+          .rotary_dim = c.rotary_dim,
+          .rotary_offset = c.rotary_offset,
+          .pairing = c.pairing};
 }
 
 template <class T>
@@ -89,29 +92,29 @@ struct kind {
 };
 
 inline constexpr kind kinds[] = {
-    {},                                   // 0 none
-    {domain::anywhere, true},             // 1 rope
-    {domain::anywhere, true},             // 2 yarn
-    {domain::near_zero, true},            // 3 rope with float32 angles
-    {domain::near_zero, true},            // 4 xpos
-    {domain::anywhere, true},             // 5 multi-axis rope
-    {domain::table, true},                // 6 vision rope
-    {},                                   // 7 alibi
-    {},                                   // 8 alibi that raises keys ahead
-    {},                                   // 9 t5
-    {},                                   // 10 relative bias
-    {},                                   // 11 shaw
-    {domain::natural, false},             // 12 logit scale
-    {},                                   // 13 user's bias by offset
-    {},                                   // 14 user's bias that masks
-    {},                                   // 15 user's bias of both positions
-    {},                                   // 16 user's rotation
-    {domain::anywhere, true},             // 17 rope + alibi
-    {domain::natural, true},              // 18 rope + t5 + logit scale
-    {},                                   // 19 alibi + t5
-    {domain::anywhere, true},             // 20 rope twice
-    {domain::anywhere, true},             // 21 shaw + rope
-    {domain::anywhere, true},             // 22 rope + user's biases
+    {},                         // 0 none
+    {domain::anywhere, true},   // 1 rope
+    {domain::anywhere, true},   // 2 yarn
+    {domain::near_zero, true},  // 3 rope with float32 angles
+    {domain::near_zero, true},  // 4 xpos
+    {domain::anywhere, true},   // 5 multi-axis rope
+    {domain::table, true},      // 6 vision rope
+    {},                         // 7 alibi
+    {},                         // 8 alibi that raises keys ahead
+    {},                         // 9 t5
+    {},                         // 10 relative bias
+    {},                         // 11 shaw
+    {domain::natural, false},   // 12 logit scale
+    {},                         // 13 user's bias by offset
+    {},                         // 14 user's bias that masks
+    {},                         // 15 user's bias of both positions
+    {},                         // 16 user's rotation
+    {domain::anywhere, true},   // 17 rope + alibi
+    {domain::natural, true},    // 18 rope + t5 + logit scale
+    {},                         // 19 alibi + t5
+    {domain::anywhere, true},   // 20 rope twice
+    {domain::anywhere, true},   // 21 shaw + rope
+    {domain::anywhere, true},   // 22 rope + user's biases
 };
 inline constexpr auto kind_count = static_cast<index_t>(std::size(kinds));
 
@@ -155,8 +158,9 @@ auto with_encoding(const sweep_case& c, Use&& use) {
           bias_numbers<T>(50, c.heads, 4)});
     case 11:
       if (c.seed % 2)
-        return use(posenc::shaw<T>{{.direction = posenc::relative_direction::key_minus_query, .left = 4, .right = 4},
-                                   row_numbers<T>(9, c.head_dim, 7)});
+        return use(
+            posenc::shaw<T>{{.direction = posenc::relative_direction::key_minus_query, .left = 4, .right = 4},
+                            row_numbers<T>(9, c.head_dim, 7)});
       return use(shaw_of<T>(c));
     case 12:
       return use(posenc::logit_scale::llama4());
@@ -171,7 +175,8 @@ auto with_encoding(const sweep_case& c, Use&& use) {
     case 17:
       return use(posenc::combine(posenc::rope<T>{rope_of(c)}, line));
     case 18:
-      return use(posenc::combine(posenc::rope<T>{rope_of(c)}, t5(both), posenc::logit_scale::ministral(0.1, 4096)));
+      return use(
+          posenc::combine(posenc::rope<T>{rope_of(c)}, t5(both), posenc::logit_scale::ministral(0.1, 4096)));
     case 19:
       return use(posenc::combine(line, t5(one)));
     case 20:

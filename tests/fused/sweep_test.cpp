@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 /// \file
-/// The fused path equals the reference over generated cases: encoding × pairing × widths × head_dim × lengths ×
-/// groups × masks × windows × softcap × sinks × padding × strides × storage × keys rotated or not × positions.
+/// The fused path equals the reference over generated cases: encoding × pairing × widths × head_dim × lengths
+/// × groups × masks × windows × softcap × sinks × padding × strides × storage × keys rotated or not ×
+/// positions.
 #include <gtest/gtest.h>
 
 #include "fused/sweep.hpp"
