@@ -474,6 +474,28 @@ TEST(huggingface, several_axes) {
   EXPECT_EQ(read(flat).encodings.at(0).rope().axis_of_pair[40], 2);
 }
 
+TEST(huggingface, equal_axes_turn_like_one_axis) {
+  const json config = {{"model_type", "qwen3_vl_text"},
+                       {"hidden_size", 4096},
+                       {"num_attention_heads", 32},
+                       {"num_hidden_layers", 1},
+                       {"max_position_embeddings", 262144},
+                       {"rope_theta", 5e6},
+                       {"rope_scaling", {{"rope_type", "default"}, {"mrope_section", {24, 20, 20}}}}};
+  const auto description = read(config).encodings.at(0).rope();
+  const auto one = posenc::make_rope<float>(description);
+  const auto several = posenc::make_multi_axis_rope<float>(description, {{5, 5, 5, 0}, {9, 7, 8, 0}}, 3);
+  for (posenc::index_t pair = 0; pair < 64; ++pair) {
+    EXPECT_EQ(several.angle(pair, 0).cos, one.angle(pair, 5).cos);
+    EXPECT_EQ(several.angle(pair, 100).sin, one.angle(pair, 103).sin);
+  }
+  EXPECT_EQ(several.angle(0, 1).cos, one.angle(0, 9).cos);
+  EXPECT_EQ(several.angle(1, 1).cos, one.angle(1, 7).cos);
+  EXPECT_EQ(several.angle(2, 1).cos, one.angle(2, 8).cos);
+  const auto flat = read(llama()).encodings[0].rope();
+  EXPECT_THROW((void)posenc::make_multi_axis_rope<float>(flat, {}), std::invalid_argument);
+}
+
 TEST(huggingface, kinds_that_do_not_rotate) {
   const auto alibi_slopes = [](const json& config) {
     const model_description model = read(config);

@@ -11,6 +11,7 @@
 #include <concepts>
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -19,11 +20,13 @@
 #include <posenc/detail/floating.hpp>
 #include <posenc/encodings/alibi.hpp>
 #include <posenc/encodings/logit_scale.hpp>
+#include <posenc/encodings/multi_axis_rope.hpp>
 #include <posenc/encodings/rope.hpp>
 #include <posenc/encodings/sinusoidal.hpp>
 #include <posenc/encodings/t5_bias.hpp>
 #include <posenc/errors.hpp>
 #include <posenc/positions.hpp>
+#include <posenc/rope/axes.hpp>
 #include <posenc/rope/scaling.hpp>
 
 namespace posenc::inline v0_1 {
@@ -56,6 +59,10 @@ struct rope_description {
   /// Multi-axis RoPE: the axis (0 time, 1 height, 2 width) that each pair follows; empty for one axis. Text
   /// stands at the same place on every axis, where this is RoPE with one axis.
   std::vector<int> axis_of_pair{};
+  /// Multi-axis RoPE: how many pairs each axis has ("mrope_section"), and how they are dealt out; empty for
+  /// one axis.
+  std::vector<index_t> axis_sections{};
+  posenc::axis_order axis_order = posenc::axis_order::chunked;
   /// Divides the frequency of each pair, before the scaling: the tensor rope_freqs.weight of GGUF files.
   /// Empty for none.
   std::vector<double> frequency_divisors{};
@@ -167,7 +174,32 @@ template <std::floating_point T>
   return rope<T>::from_frequencies(description.options, ladder);
 }
 
+/// The multi-axis RoPE of a description. \param table where each token stands (axis_position_builder)
+/// \param rope_delta token n beyond the table stands at n + rope_delta on every axis
+/// \throws std::invalid_argument when the description has one axis, else as make_rope does.
+template <std::floating_point T>
+[[nodiscard]] multi_axis_rope<T> make_multi_axis_rope(const rope_description& description,
+                                                      std::vector<axis_positions> table,
+                                                      position rope_delta = 0,
+                                                      std::optional<position> length = std::nullopt) {
+  detail::require(!description.axis_sections.empty(), "rope: the description has one axis");
+  return multi_axis_rope<T>{description.options,
+                            std::span<const index_t>(description.axis_sections),
+                            description.axis_order,
+                            std::move(table),
+                            rope_delta,
+                            description.scaling,
+                            length};
+}
+
 namespace detail {
+
+/// Fills in the axes of a description. \throws std::invalid_argument when the sections do not fill the pairs.
+inline void set_axes(rope_description& description, std::vector<index_t> sections, axis_order order) {
+  description.axis_of_pair = axes_of_pairs(sections, order, description.shape().pairs());
+  description.axis_sections = std::move(sections);
+  description.axis_order = order;
+}
 
 /// Builds each rope once, so that a description that means nothing is refused where the file is read.
 inline void check_ropes(const model_description& model) {

@@ -409,7 +409,7 @@ class reader {
     const axis_order order = !taking_turns           ? axis_order::chunked
                              : options_.as_llama_cpp ? axis_order::ggml_interleaved
                                                      : axis_order::interleaved;
-    rope.axis_of_pair = axes_of_pairs(sections, order, *rope.options.rotary_dim / 2);
+    set_axes(rope, std::move(sections), order);
   }
 
   // ---- Scaling ------------------------------------------------------------------------------------------

@@ -827,8 +827,7 @@ class reader {
       warn("mrope_section is missing: the default of ", type_, " is used");
     }
     const bool interleaved = taking_turns || (entry && entry->boolean("mrope_interleaved").value_or(false));
-    rope.axis_of_pair = axes_of_pairs(*sections, interleaved ? axis_order::interleaved : axis_order::chunked,
-                                      *rope.options.rotary_dim / 2);
+    set_axes(rope, std::move(*sections), interleaved ? axis_order::interleaved : axis_order::chunked);
   }
 
   [[nodiscard]] double needed(const json_object& entry, const char* key, const std::string& type) const {
@@ -975,6 +974,7 @@ class reader {
 struct load_rope_options {
   std::optional<index_t> layer{};    ///< needed where layers differ
   std::optional<position> length{};  ///< of the sequence, for schemes that depend on it
+  angle_mode angles = angle_mode::exact;
   huggingface_options reading{};
 };
 
@@ -985,7 +985,9 @@ struct load_rope_options {
 template <std::floating_point T>
 [[nodiscard]] rope<T> load_rope(const std::filesystem::path& path, const load_rope_options& options = {}) {
   const model_description model = read_huggingface(path, options.reading);
-  return make_rope<T>(rope_encoding(model, options.layer).rope(), options.length);
+  rope_description description = rope_encoding(model, options.layer).rope();
+  description.options.angles = options.angles;
+  return make_rope<T>(description, options.length);
 }
 
 }  // namespace posenc::inline v0_1
