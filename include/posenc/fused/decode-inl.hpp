@@ -29,10 +29,13 @@ namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
 inline constexpr index_t decode_rows = 4;
 /// Keys of a block: what turning the queries to a block costs is shared by so many.
 inline constexpr index_t decode_keys = 256;
+/// Keys of a part of a block: its values, asked for while its keys are scored, still lie in the caches when
+/// they are needed, also where rows lie a power of two apart and fall into few cache sets.
+inline constexpr index_t decode_part = 32;
 /// Queries × heads that are multiplied with a key while it is in registers.
 inline constexpr index_t decode_columns = 4;
 /// How many keys ahead the next ones are asked for.
-inline constexpr index_t prefetch_keys = 4;
+inline constexpr index_t prefetch_keys = 16;
 
 /// What a split has summed up for one query row and head.
 struct partial_layout {
@@ -41,7 +44,7 @@ struct partial_layout {
 };
 
 struct decode_scratch {
-  float *queries, *scores, *state, *keep, *tail;
+  float *queries, *sums, *scores, *state, *keep, *tail;
   index_t floats = 0;
 
   decode_scratch(float* memory, const problem& call, const packed_head& pack, const partial_layout& partial) {
@@ -51,59 +54,147 @@ struct decode_scratch {
       return part;
     };
     const index_t group_columns = call.query_tokens * call.group;
-    queries = take(call.query_tokens * call.heads * pack.stride + lanes());
-    scores = take(group_columns * decode_keys);
+    queries = take(call.kv_heads * round_up(group_columns, decode_columns) * pack.stride);
+    sums = take(decode_part * decode_columns);
+    scores = take(group_columns * decode_part);
     state = take(call.query_tokens * call.heads * partial.floats());
     keep = take(group_columns + 8);
-    tail = take(decode_keys * lanes());
+    tail = take(decode_part * lanes());
   }
 };
 
+/// Asks for a line in the second-level cache. The first level cannot have as many lines on their way as it
+/// takes to keep memory busy: asking for it there halved the speed on Zen 4.
+HWY_INLINE void prefetch_line(const void* line) {
+#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
+  __builtin_prefetch(line, 0, 2);
+#else
+  hwy::Prefetch(static_cast<const char*>(line));
+#endif
+}
+
 template <class T>
 HWY_INLINE void prefetch_row(const T* row, index_t channels) {
-  for (index_t c = 0; c < channels; c += static_cast<index_t>(64 / sizeof(T))) hwy::Prefetch(row + c);
+  for (index_t c = 0; c < channels; c += static_cast<index_t>(64 / sizeof(T))) prefetch_line(row + c);
 }
 
-/// Σ over the lanes of four vectors, stored `stride` apart.
-HWY_INLINE void store_sums(float_vector a0, float_vector a1, float_vector a2, float_vector a3, index_t count,
-                           float* to, index_t stride) {
-  const float_tag d;
-  to[0] = hn::GetLane(hn::SumOfLanes(d, a0));
-  if (count > 1) to[stride] = hn::GetLane(hn::SumOfLanes(d, a1));
-  if (count > 2) to[2 * stride] = hn::GetLane(hn::SumOfLanes(d, a2));
-  if (count > 3) to[3 * stride] = hn::GetLane(hn::SumOfLanes(d, a3));
-}
-
-/// Scores of one key row against up to four packed queries. `cosines` null: the row is taken as it is.
-template <int Columns, class T>
-HWY_INLINE void score_key(const T* row, const rotation* turns, const packed_head& pack, index_t head_dim,
-                          const float* cosines, const float* sines, const float* queries, float* scores) {
-  const float_tag d;
-  float_vector s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
-  const auto add = [&](float_vector k, index_t at) HWY_ATTR {
-    s0 = hn::MulAdd(k, load(queries + at), s0);
-    if constexpr (Columns > 1) s1 = hn::MulAdd(k, load(queries + pack.stride + at), s1);
-    if constexpr (Columns > 2) s2 = hn::MulAdd(k, load(queries + 2 * pack.stride + at), s2);
-    if constexpr (Columns > 3) s3 = hn::MulAdd(k, load(queries + 3 * pack.stride + at), s3);
-  };
-  index_t before = head_dim, behind = head_dim;
-  if (turns) {
-    for (index_t p = 0; p < pack.pairs; p += lanes()) {
-      const float_vector c = load(cosines + p), s = load(sines + p);
-      float_vector a, b;
-      load_pairs(row + turns->offset, turns->layout, pack.pairs, p, a, b);
-      add(hn::MulSub(a, c, hn::Mul(b, s)), p);
-      add(hn::MulAdd(a, s, hn::Mul(b, c)), pack.second + p);
-    }
-    before = turns->offset, behind = turns->offset + turns->width;
+#if !HWY_HAVE_SCALABLE && HWY_TARGET != HWY_SCALAR
+/// Four floats: the sums over the lanes of four vectors. Sixteen sums for the price of shuffles alone.
+template <class D>
+HWY_INLINE void store_block_sums(D d, hn::Vec<D> v, float* to) {
+  if constexpr (hn::MaxLanes(D()) > 4) {
+    const hn::Half<D> half;
+    store_block_sums(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)), to);
+  } else {
+    hn::StoreU(v, d, to);
   }
-  // Queries hold zeros behind their last channel, so a vector that reaches past a slice is cut by its load
-  // alone.
-  for (index_t c = 0; c < before; c += lanes()) add(load_first(row + c, before - c), pack.rest + c);
-  for (index_t c = behind; c < head_dim; c += lanes())
-    add(load_first(row + c, head_dim - c), pack.rest + before + c - behind);
-  store_sums(s0, s1, s2, s3, Columns, scores, decode_keys);
 }
+#endif
+
+HWY_INLINE void store_sums(float_vector a0, float_vector a1, float_vector a2, float_vector a3, float* to) {
+  const float_tag d;
+#if HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR
+  to[0] = hn::GetLane(hn::SumOfLanes(d, a0));
+  to[1] = hn::GetLane(hn::SumOfLanes(d, a1));
+  to[2] = hn::GetLane(hn::SumOfLanes(d, a2));
+  to[3] = hn::GetLane(hn::SumOfLanes(d, a3));
+#else
+  const hn::RepartitionToWide<hn::RebindToUnsigned<float_tag>> pairs;
+  const auto both = [d](float_vector x, float_vector y) HWY_ATTR {
+    return hn::Add(hn::InterleaveLower(d, x, y), hn::InterleaveUpper(d, x, y));
+  };
+  const auto low = hn::BitCast(pairs, both(a0, a1)), high = hn::BitCast(pairs, both(a2, a3));
+  store_block_sums(d,
+                   hn::Add(hn::BitCast(d, hn::InterleaveLower(pairs, low, high)),
+                           hn::BitCast(d, hn::InterleaveUpper(pairs, low, high))),
+                   to);
+#endif
+}
+
+/// Keys that are multiplied with the queries at once: a query is loaded once for both.
+inline constexpr index_t keys_at_once = 2;
+
+/// Packed queries of up to four columns, a vector of each in turn: one pointer walks over all of them.
+HWY_INLINE const float* columns_at(const float* queries, index_t at) { return queries + at * decode_columns; }
+
+/// The running products of two keys with up to four queries.
+template <int Columns>
+struct key_products {
+  float_vector s0 = hn::Zero(float_tag()), s1 = s0, s2 = s0, s3 = s0, t0 = s0, t1 = s0, t2 = s0, t3 = s0;
+
+  HWY_INLINE void add(float_vector j, float_vector k, const float* queries) {
+    const float_vector q0 = load(queries);
+    s0 = hn::MulAdd(j, q0, s0), t0 = hn::MulAdd(k, q0, t0);
+    if constexpr (Columns > 1) {
+      const float_vector q1 = load(queries + lanes());
+      s1 = hn::MulAdd(j, q1, s1), t1 = hn::MulAdd(k, q1, t1);
+    }
+    if constexpr (Columns > 2) {
+      const float_vector q2 = load(queries + 2 * lanes());
+      s2 = hn::MulAdd(j, q2, s2), t2 = hn::MulAdd(k, q2, t2);
+    }
+    if constexpr (Columns > 3) {
+      const float_vector q3 = load(queries + 3 * lanes());
+      s3 = hn::MulAdd(j, q3, s3), t3 = hn::MulAdd(k, q3, t3);
+    }
+  }
+
+  /// Channels that do not turn; queries hold zeros behind their last one, so that the loads alone cut a
+  /// vector short.
+  template <class T>
+  HWY_INLINE void add_channels(const T* first, const T* second, index_t channels, const float* queries) {
+    index_t c = 0;
+    for (; c + lanes() <= channels; c += lanes())
+      add(load(first + c), load(second + c), columns_at(queries, c));
+    if (c < channels)
+      add(load_first(first + c, channels - c), load_first(second + c, channels - c), columns_at(queries, c));
+  }
+};
+
+/// Scores of two key rows against `Columns` packed queries, four floats for each key.
+template <int Columns, class T>
+HWY_INLINE void score_keys(const T* first, const T* second, step_angles first_angles,
+                           step_angles second_angles, const rotation* turns, const packed_head& pack,
+                           index_t head_dim, const float* queries, float* scores) {
+  key_products<Columns> products;
+  if (turns) {
+    const index_t pairs = pack.pairs,
+                  whole = turns->layout == pairing::half_split ? pairs / lanes() * lanes() : 0;
+    const T *const x = first + turns->offset, *const y = second + turns->offset;
+    const float* const second_queries = columns_at(queries, pack.second);
+    const auto turn_and_add = [&](index_t p, float_vector a, float_vector b, float_vector e,
+                                  float_vector f) HWY_ATTR {
+      const float_vector c = first_angles.cos(p), s = first_angles.sin(p);
+      const float_vector g = second_angles.cos(p), h = second_angles.sin(p);
+      products.add(hn::MulSub(a, c, hn::Mul(b, s)), hn::MulSub(e, g, hn::Mul(f, h)), columns_at(queries, p));
+      products.add(hn::MulAdd(a, s, hn::Mul(b, c)), hn::MulAdd(e, h, hn::Mul(f, g)),
+                   columns_at(second_queries, p));
+    };
+    index_t p = 0;
+    for (; p < whole; p += lanes())  // the usual case, without a question per vector
+      turn_and_add(p, load(x + p), load(x + pairs + p), load(y + p), load(y + pairs + p));
+    for (; p < pairs; p += lanes()) {
+      float_vector a, b, e, f;
+      load_pairs(x, turns->layout, pairs, p, a, b);
+      load_pairs(y, turns->layout, pairs, p, e, f);
+      turn_and_add(p, a, b, e, f);
+    }
+  }
+  const index_t before = turns ? turns->offset : 0, behind = turns ? turns->offset + turns->width : 0;
+  products.add_channels(first, second, before, columns_at(queries, pack.before));
+  products.add_channels(first + behind, second + behind, head_dim - behind, columns_at(queries, pack.behind));
+  store_sums(products.s0, products.s1, products.s2, products.s3, scores);
+  store_sums(products.t0, products.t1, products.t2, products.t3, scores + decode_columns);
+}
+
+/// A part of a block of keys for one KV head.
+struct key_part {
+  index_t kv_head, first, count;
+  index_t left;   ///< keys from `first` to the end of the block
+  index_t step;   ///< where it lies in its block
+  bool by_table;  ///< keys turn by the step table, queries have been turned to the block
+  bool run;       ///< key positions are consecutive
+};
 
 /// One split of the cache for all heads of one sequence.
 struct decode_task {
@@ -113,6 +204,10 @@ struct decode_task {
   partial_layout partial;
 
   [[nodiscard]] index_t column(index_t row, index_t head) const { return head * call.query_tokens + row; }
+  /// Packs of four columns that a KV head has.
+  [[nodiscard]] index_t chunks() const {
+    return (call.query_tokens * call.group + decode_columns - 1) / decode_columns;
+  }
   [[nodiscard]] float* output(index_t at) const { return scratch.state + at * partial.floats(); }
   [[nodiscard]] float& largest(index_t at) const { return output(at)[partial.output_stride]; }
   [[nodiscard]] float& total(index_t at) const { return output(at)[partial.output_stride + 1]; }
@@ -128,6 +223,7 @@ struct decode_task {
   /// Turns all queries: to their own position, or to their distance from `anchor`.
   HWY_NOINLINE void pack_queries(bool by_distance, position anchor) const {
     pair_angles angles;
+    HWY_ALIGN float packed[widest_head + 6 * vector_slack];
     for (index_t row = 0; row < call.query_tokens; ++row) {
       const position here = call.queries[row];
       if (call.turns) {
@@ -141,44 +237,75 @@ struct decode_task {
       }
       const float factor = query_factor(call, here);
       for (index_t head = 0; head < call.heads; ++head) {
-        float* const to = scratch.queries + column(row, head) * loader.pack.stride;
-        load_query(call, loader, row, head, angles, factor, to);
-        for (index_t c = loader.pack.steps; c < loader.pack.stride; ++c) to[c] = 0;
+        load_query(call, loader, row, head, angles, factor, packed);
+        for (index_t c = loader.pack.steps; c < loader.pack.stride; ++c) packed[c] = 0;
+        const index_t in_group = column(row, head % call.group),
+                      chunk = head / call.group * chunks() + in_group / decode_columns;
+        float* const to = scratch.queries + chunk * decode_columns * loader.pack.stride +
+                          in_group % decode_columns * lanes();
+        for (index_t c = 0; c < loader.pack.stride; c += lanes())
+          store(load(packed + c), to + c * decode_columns);
       }
     }
   }
 
-  /// Scores of a block of keys of one KV head, four columns at a time.
-  template <int Columns>
-  HWY_NOINLINE void score_block(index_t kv_head, index_t first, index_t count, bool by_table,
-                                const float* queries, float* scores) const {
-    pair_angles own;
-    HWY_ALIGN float called[widest_head + vector_slack];
+  /// Scores of a block of keys of one KV head against four columns, [key][4].
+  template <int Columns, class T>
+  HWY_NOINLINE void score_rows(const T* keys, const T* values, const key_part& part,
+                               const float* queries) const {
+    HWY_ALIGN float called[keys_at_once][widest_head + vector_slack];
+    HWY_ALIGN float own[keys_at_once][2 * (most_pairs + vector_slack)];
     const rotation* const turns = loader.turns;
     const bool calls_back = !turns && call.calls.rotate && !call.keys_are_rotated;
-    for (index_t t = 0; t < count; ++t) {
-      const float *cosines = loader.step_cos + t * loader.table_stride,
-                  *sines = loader.step_sin + t * loader.table_stride;
-      if (turns && !by_table) {
-        token_angles(*turns, call.keys[first + t], rotation_side::key, static_cast<float>(turns->magnitude),
-                     call.queries[0], own.cos, own.sin);
-        cosines = own.cos, sines = own.sin;
+    const index_t stride = call.k.token_stride;
+    for (index_t t = 0; t < part.count; t += keys_at_once) {
+      const T* rows[keys_at_once];
+      step_angles angles[keys_at_once];
+      for (index_t n = 0; n < keys_at_once; ++n) {
+        const index_t at = (std::min)(t + n, part.count - 1);  // an odd part ends with one key twice
+        rows[n] = keys + at * stride;
+        angles[n].row = loader.table + (part.step + at) * loader.table_stride;
+        if (turns && !part.by_table) {
+          pair_angles alone;
+          token_angles(*turns, call.keys[part.first + at], rotation_side::key,
+                       static_cast<float>(turns->magnitude), call.queries[0], alone.cos, alone.sin);
+          interleave_angles(alone, turns->pairs(), own[n]);
+          angles[n].row = own[n];
+        }
+        if (calls_back) {
+          copy_channels(rows[n], call.head_dim, called[n]);
+          call.calls.rotate(call.calls.encoding, called[n], call.head_dim, call.keys[part.first + at],
+                            rotation_side::key);
+        }
+        prefetch_row(keys + (std::min)(at + prefetch_keys, part.left - 1) * stride, call.head_dim);
+        prefetch_row(values + at * call.v.token_stride, call.value_dim);
       }
-      if (t + prefetch_keys < count)
-        with_row(call.k, first + t + prefetch_keys, kv_head,
-                 [&](const auto* row) { prefetch_row(row, call.head_dim); });
-      with_row(call.v, first + t, kv_head, [&](const auto* row) { prefetch_row(row, call.value_dim); });
-      if (calls_back) {
-        widen_row(call.k, first + t, kv_head, call.head_dim, called);
-        call.calls.rotate(call.calls.encoding, called, call.head_dim, call.keys[first + t],
-                          rotation_side::key);
-        score_key<Columns>(static_cast<const float*>(called), nullptr, loader.pack, call.head_dim, nullptr,
-                           nullptr, queries, scores + t);
-        continue;
-      }
-      with_row(call.k, first + t, kv_head, [&](const auto* row) HWY_ATTR {
-        score_key<Columns>(row, turns, loader.pack, call.head_dim, cosines, sines, queries, scores + t);
+      float* const to = scratch.sums + t * decode_columns;
+      if (calls_back)
+        score_keys<Columns, float>(called[0], called[1], {}, {}, nullptr, loader.pack, call.head_dim, queries,
+                                   to);
+      else
+        score_keys<Columns, T>(rows[0], rows[1], angles[0], angles[1], turns, loader.pack, call.head_dim,
+                               queries, to);
+    }
+  }
+
+  /// The same, then one row of scores per column.
+  template <int Columns>
+  HWY_NOINLINE void score_block(const key_part& part, const float* queries, float* scores) const {
+    with_row(call.k, part.first, part.kv_head, [&](const auto* keys) {
+      with_row(call.v, part.first, part.kv_head, [&](const auto* values) {
+        score_rows<Columns>(keys, reinterpret_cast<decltype(keys)>(values), part, queries);
       });
+    });
+    const float_tag d;
+    for (index_t t = 0; t < part.count; t += lanes()) {
+      float_vector c0, c1, c2, c3;
+      hn::LoadInterleaved4(d, scratch.sums + t * decode_columns, c0, c1, c2, c3);
+      store(c0, scores + t);
+      if constexpr (Columns > 1) store(c1, scores + decode_part + t);
+      if constexpr (Columns > 2) store(c2, scores + 2 * decode_part + t);
+      if constexpr (Columns > 3) store(c3, scores + 3 * decode_part + t);
     }
   }
 
@@ -261,9 +388,9 @@ struct decode_task {
       const index_t left = call.value_dim - c;
       for (index_t r = 0; r < columns; r += block_rows) {
         const index_t rows = (std::min)(columns - r, block_rows);
-        const float* const weights = scratch.scores + r * decode_keys;
+        const float* const weights = scratch.scores + r * decode_part;
         float* const to = output(first_column + r) + c;
-        const product_shape shape{count, decode_keys, 1, call.v.token_stride, floats};
+        const product_shape shape{count, decode_part, 1, call.v.token_stride, floats};
         if (left >= 2 * half) {
           product(rows, 2, shape, weights, values + c, scratch.keep + r, to);
           continue;
@@ -273,52 +400,63 @@ struct decode_task {
         if (rest == 0) continue;
         for (index_t t = 0; t < count; ++t)
           store(load_first(values + t * call.v.token_stride + c + at, rest), scratch.tail + t * half);
-        product(rows, 1, {count, decode_keys, 1, half, floats}, weights,
+        product(rows, 1, {count, decode_part, 1, half, floats}, weights,
                 static_cast<const float*>(scratch.tail), scratch.keep + r, to + at);
       }
     }
   }
 
-  HWY_NOINLINE void attend_block(index_t first, index_t count) const {
-    const bool by_table = splits_angles(first, count);
-    const bool run = call.keys.is_run(first, count);
-    if (by_table) pack_queries(true, call.keys[first]);
+  /// Scores of all columns of one KV head, [column][key].
+  HWY_NOINLINE void score_part(const key_part& part) const {
     const index_t columns = call.query_tokens * call.group;
-    for (index_t kv_head = 0; kv_head < call.kv_heads; ++kv_head) {
-      const index_t first_column = kv_head * columns;
-      for (index_t c = 0; c < columns; c += decode_columns) {
-        const float* const queries = scratch.queries + (first_column + c) * loader.pack.stride;
-        float* const scores = scratch.scores + c * decode_keys;
-        switch ((std::min)(columns - c, decode_columns)) {
-          case 1:
-            score_block<1>(kv_head, first, count, by_table, queries, scores);
-            break;
-          case 2:
-            score_block<2>(kv_head, first, count, by_table, queries, scores);
-            break;
-          case 3:
-            score_block<3>(kv_head, first, count, by_table, queries, scores);
-            break;
-          default:
-            score_block<4>(kv_head, first, count, by_table, queries, scores);
-            break;
-        }
+    for (index_t c = 0; c < columns; c += decode_columns) {
+      const float* const queries =
+          scratch.queries + (part.kv_head * chunks() * decode_columns + c) * loader.pack.stride;
+      float* const scores = scratch.scores + c * decode_part;
+      switch ((std::min)(columns - c, decode_columns)) {
+        case 1:
+          score_block<1>(part, queries, scores);
+          break;
+        case 2:
+          score_block<2>(part, queries, scores);
+          break;
+        case 3:
+          score_block<3>(part, queries, scores);
+          break;
+        default:
+          score_block<4>(part, queries, scores);
+          break;
       }
-      for (index_t c = 0; c < columns; ++c) {
-        const index_t head = kv_head * call.group + c / call.query_tokens, row = c % call.query_tokens;
-        float* const scores = scratch.scores + c * decode_keys;
-        if (call.calls.relative_key) add_relative_keys(row, head, first, count, scores);
-        finish_scores(row, head, first, count, run, scores);
-        scratch.keep[c] = weigh(count, scores, first_column + c);
-      }
-      with_row(call.v, first, kv_head,
-               [&](const auto* values) { add_values(values, columns, first_column, count); });
-      if (call.calls.relative_value)
-        for (index_t c = 0; c < columns; ++c)
-          add_relative_values(call, kv_head * call.group + c / call.query_tokens,
-                              call.queries[c % call.query_tokens], first, count,
-                              scratch.scores + c * decode_keys, 1, output(first_column + c));
     }
+  }
+
+  /// Scores, softmax and values of one part of a block for one KV head.
+  HWY_NOINLINE void attend(const key_part& part) const {
+    const index_t columns = call.query_tokens * call.group, first_column = part.kv_head * columns;
+    score_part(part);
+    for (index_t c = 0; c < columns; ++c) {
+      const index_t head = part.kv_head * call.group + c / call.query_tokens, row = c % call.query_tokens;
+      float* const scores = scratch.scores + c * decode_part;
+      if (call.calls.relative_key) add_relative_keys(row, head, part.first, part.count, scores);
+      finish_scores(row, head, part.first, part.count, part.run, scores);
+      scratch.keep[c] = weigh(part.count, scores, first_column + c);
+    }
+    with_row(call.v, part.first, part.kv_head,
+             [&](const auto* values) { add_values(values, columns, first_column, part.count); });
+    if (call.calls.relative_value)
+      for (index_t c = 0; c < columns; ++c)
+        add_relative_values(call, part.kv_head * call.group + c / call.query_tokens,
+                            call.queries[c % call.query_tokens], part.first, part.count,
+                            scratch.scores + c * decode_part, 1, output(first_column + c));
+  }
+
+  HWY_NOINLINE void attend_block(index_t first, index_t count) const {
+    const bool by_table = splits_angles(first, count), run = call.keys.is_run(first, count);
+    if (by_table) pack_queries(true, call.keys[first]);
+    for (index_t kv_head = 0; kv_head < call.kv_heads; ++kv_head)
+      for (index_t step = 0; step < count; step += decode_part)
+        attend({kv_head, first + step, (std::min)(decode_part, count - step), count - step, step, by_table,
+                run});
   }
 
   /// True when some query sees some key of the block.

@@ -17,7 +17,7 @@ HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
 
 /// Floats from one row of the step table to the next.
-HWY_INLINE index_t step_stride(const problem& call) { return round_up(call.turns->pairs(), lanes()); }
+HWY_INLINE index_t step_stride(const problem& call) { return 2 * round_up(call.turns->pairs(), lanes()); }
 
 /// True where the step table is used: keys turn on load, by phases that add up.
 HWY_INLINE bool needs_step_table(const problem& call) {
@@ -25,10 +25,10 @@ HWY_INLINE bool needs_step_table(const problem& call) {
          call.turns->pairs() > 0;
 }
 
-HWY_INLINE key_loader loader_of(const problem& call, const float* shared, index_t table_rows) {
+HWY_INLINE key_loader loader_of(const problem& call, const float* shared) {
   const rotation* const turns = call.keys_are_rotated ? nullptr : call.turns;
-  const index_t stride = needs_step_table(call) ? step_stride(call) : 0;
-  return {call, turns, packing_of(turns, call.head_dim), shared, shared + table_rows * stride, stride};
+  return {call, turns, packing_of(turns, call.head_dim), shared,
+          needs_step_table(call) ? step_stride(call) : 0};
 }
 
 HWY_INLINE partial_layout partial_of(const problem& call) {
@@ -37,7 +37,7 @@ HWY_INLINE partial_layout partial_of(const problem& call) {
 
 HWY_INLINE index_t table_rows(const task_plan& plan) { return plan.decode ? decode_keys : prefill_keys; }
 HWY_INLINE index_t table_floats(const problem& call, const task_plan& plan) {
-  return needs_step_table(call) ? 2 * table_rows(plan) * step_stride(call) : 0;
+  return needs_step_table(call) ? table_rows(plan) * step_stride(call) : 0;
 }
 
 /// Splits of at least two blocks, and at most 64 of them: what they leave behind does not grow with the
@@ -118,7 +118,7 @@ inline HWY_NOINLINE void run_prefill(const problem& call, const task_plan& plan,
 
 inline HWY_NOINLINE void run(const problem& call, const task_plan& plan, float* shared, float* scratch,
                              index_t task) {
-  const key_loader loader = loader_of(call, shared, table_rows(plan));
+  const key_loader loader = loader_of(call, shared);
   if (plan.decode)
     run_decode(call, plan, loader, shared, scratch, task);
   else

@@ -198,7 +198,8 @@ inline HWY_NOINLINE void mask_scores(const score_panel& panel) {
 /// Turns scores into weights 2^(s − m) with m the largest score of a query so far; the state of the queries
 /// follows. `keep` becomes what everything summed before has to be multiplied by.
 template <bool Masked>
-HWY_NOINLINE void softmax_panel(float* scores, index_t keys, float* largest, float* total, float* keep) {
+inline HWY_NOINLINE void softmax_panel(float* scores, index_t keys, float* largest, float* total,
+                                       float* keep) {
   const float_tag d;
   const index_t width = panel_width(), half = lanes();
   const float_vector old0 = load(largest), old1 = load(largest + half);

@@ -120,7 +120,7 @@ struct prefill_task {
     std::fill_n(scratch.queries, heads * panels * width * loader.pack.steps, 0.0f);
     std::fill_n(scratch.largest, heads * panels * width, masked_score);
     std::fill_n(scratch.total, heads * panels * width, 0.0f);
-    HWY_ALIGN float packed[widest_head + 4 * vector_slack];
+    HWY_ALIGN float packed[widest_head + 6 * vector_slack];
     pair_angles angles;
     for (index_t r = tokens.begin; r < tokens.end; ++r) {
       const position here = call.queries[first_row + r];

@@ -81,23 +81,39 @@ inline HWY_NOINLINE void token_angles(const rotation& turns, position token, rot
   }
 }
 
-/// R(t) for t = 0 … rows−1 as rows of `stride` cosines and as many sines behind them, growth of a key
-/// included. Made from R(16a)·R(b): two short runs of sines instead of one long one.
+/// Angles of one key inside a block, laid out for one pointer: the cosines of the first vector of pairs,
+/// their sines, the cosines of the next vector, and so on.
+struct step_angles {
+  const float* row = nullptr;
+  [[nodiscard]] HWY_INLINE float_vector cos(index_t pair) const { return load(row + 2 * pair); }
+  [[nodiscard]] HWY_INLINE float_vector sin(index_t pair) const { return load(row + 2 * pair + lanes()); }
+};
+
+HWY_INLINE void interleave_angles(const pair_angles& angles, index_t pairs, float* row) {
+  for (index_t p = 0; p < pairs; p += lanes()) {
+    store(load(angles.cos + p), row + 2 * p);
+    store(load(angles.sin + p), row + 2 * p + lanes());
+  }
+}
+
+/// R(t) for t = 0 … rows−1, `stride` floats apart, growth of a key included. Made from R(16a)·R(b): two short
+/// runs of sines instead of one long one.
 inline HWY_NOINLINE void fill_step_table(const rotation& turns, index_t rows, index_t stride, float* table) {
   constexpr index_t fine = 16;
-  float* const cosines = table;
-  float* const sines = table + rows * stride;
-  for (index_t t = 0; t < rows; ++t)
-    if (t < fine || t % fine == 0)
-      token_angles(turns, t, rotation_side::key, 1.0f, 0, cosines + t * stride, sines + t * stride);
+  pair_angles angles;
+  for (index_t t = 0; t < rows; t += t < fine ? 1 : fine) {
+    token_angles(turns, t, rotation_side::key, 1.0f, 0, angles.cos, angles.sin);
+    interleave_angles(angles, turns.pairs(), table + t * stride);
+  }
   for (index_t t = fine; t < rows; ++t) {
-    const index_t b = t % fine, a = t - b;
+    const index_t b = t % fine;
     if (b == 0) continue;
+    const step_angles coarse{table + (t - b) * stride}, small{table + b * stride};
+    float* const row = table + t * stride;
     for (index_t p = 0; p < turns.pairs(); p += lanes()) {
-      const float_vector ca = load(cosines + a * stride + p), sa = load(sines + a * stride + p);
-      const float_vector cb = load(cosines + b * stride + p), sb = load(sines + b * stride + p);
-      store(hn::MulSub(ca, cb, hn::Mul(sa, sb)), cosines + t * stride + p);
-      store(hn::MulAdd(sa, cb, hn::Mul(ca, sb)), sines + t * stride + p);
+      const float_vector ca = coarse.cos(p), sa = coarse.sin(p), cb = small.cos(p), sb = small.sin(p);
+      store(hn::MulSub(ca, cb, hn::Mul(sa, sb)), row + 2 * p);
+      store(hn::MulAdd(sa, cb, hn::Mul(ca, sb)), row + 2 * p + lanes());
     }
   }
 }
@@ -124,15 +140,15 @@ HWY_INLINE void load_pairs(const T* row, pairing layout, index_t pairs, index_t 
 #endif
 }
 
-/// Where a packed head keeps its parts. Each begins on a whole vector, so that whole vectors can be written;
-/// the gaps are zeros and add nothing to a product.
+/// Where a packed head keeps its parts. Each begins on a whole vector, so that whole vectors can be read and
+/// written; the gaps are zeros and add nothing to a product.
 struct packed_head {
   index_t pairs = 0;   ///< turning pairs; 0 where the head is copied as it is
   index_t second = 0;  ///< where the second channels of the pairs begin
-  index_t rest = 0;    ///< where the channels that do not turn begin
+  index_t before = 0;  ///< where the channels before the rotary slice begin
+  index_t behind = 0;  ///< where those behind it begin
   index_t steps = 0;   ///< length of a product over the packed head
-  index_t stride =
-      0;  ///< from one packed head to the next, with room for a whole vector behind the last channel
+  index_t stride = 0;  ///< from one packed head to the next: steps in whole vectors and one more to spare
 };
 
 HWY_INLINE packed_head packing_of(const rotation* turns, index_t head_dim) {
@@ -140,10 +156,11 @@ HWY_INLINE packed_head packing_of(const rotation* turns, index_t head_dim) {
   if (turns) {
     pack.pairs = turns->pairs();
     pack.second = round_up(pack.pairs, lanes());
-    pack.rest = 2 * pack.second;
-    head_dim -= turns->width;
+    pack.before = 2 * pack.second;
+    pack.behind = pack.before + round_up(turns->offset, lanes());
+    head_dim -= turns->offset + turns->width;
   }
-  pack.steps = pack.rest + head_dim;
+  pack.steps = pack.behind + head_dim;
   pack.stride = round_up(pack.steps, lanes()) + lanes();
   return pack;
 }
@@ -154,29 +171,15 @@ HWY_INLINE void copy_channels(const T* from, index_t count, float* to) {
   for (index_t c = 0; c < count; c += lanes()) store(load_first(from + c, count - c), to + c);
 }
 
-/// Copies the channels that do not turn: those before and behind the rotary slice, closed up.
-template <class T>
-HWY_INLINE void copy_rest(const T* row, const rotation& turns, index_t head_dim, float* to) {
-  const index_t behind = turns.offset + turns.width;
-  if (behind < head_dim) copy_channels(row + behind, head_dim - behind, to + turns.offset);
-  if (turns.offset == 0) return;
-  // The slice before may end inside a vector that already holds channels from behind: element by element
-  // there.
-  for (index_t c = 0; c < turns.offset; ++c) {
-    float_vector one = load_first(row + c, 1);
-    to[c] = hn::GetLane(one);
-  }
-}
-
-/// A key row turned into packed order by the angles base·step (step null: base alone).
+/// A key row turned into packed order by the angles base·step (no step: base alone).
 template <class T>
 HWY_INLINE void rotate_row(const T* row, const rotation& turns, const packed_head& pack, index_t head_dim,
-                           const pair_angles& base, const float* step_cos, const float* step_sin, float* to) {
+                           const pair_angles& base, const step_angles& step, float* to) {
   const T* const slice = row + turns.offset;
   for (index_t p = 0; p < pack.pairs; p += lanes()) {
     float_vector c = load(base.cos + p), s = load(base.sin + p);
-    if (step_cos) {
-      const float_vector ct = load(step_cos + p), st = load(step_sin + p);
+    if (step.row) {
+      const float_vector ct = step.cos(p), st = step.sin(p);
       const float_vector turned = hn::MulSub(c, ct, hn::Mul(s, st));
       s = hn::MulAdd(s, ct, hn::Mul(c, st));
       c = turned;
@@ -186,7 +189,9 @@ HWY_INLINE void rotate_row(const T* row, const rotation& turns, const packed_hea
     store(hn::MulSub(a, c, hn::Mul(b, s)), to + p);
     store(hn::MulAdd(a, s, hn::Mul(b, c)), to + pack.second + p);
   }
-  if (turns.width < head_dim) copy_rest(row, turns, head_dim, to + pack.rest);
+  const index_t behind = turns.offset + turns.width;
+  copy_channels(row, turns.offset, to + pack.before);
+  copy_channels(row + behind, head_dim - behind, to + pack.behind);
 }
 
 }  // namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE

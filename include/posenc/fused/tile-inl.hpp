@@ -37,8 +37,7 @@ struct key_loader {
   const problem& call;
   const rotation* turns;  ///< null where keys are taken as they are or a callback turns them
   packed_head pack;
-  const float* step_cos;  ///< R(t), rows of table_stride
-  const float* step_sin;
+  const float* table;  ///< R(t), table_stride floats apart
   index_t table_stride;
 
   /// Keys [row, row + count) of a KV head, turned, as rows of pack.stride. A run of positions shares one base
@@ -61,8 +60,8 @@ struct key_loader {
         token_angles(*turns, call.keys[row + t], rotation_side::key, static_cast<float>(turns->magnitude),
                      growth_origin, base.cos, base.sin);
       with_row(call.k, row + t, kv_head, [&](const auto* from) {
-        rotate_row(from, *turns, pack, call.head_dim, base, shared ? step_cos + t * table_stride : nullptr,
-                   shared ? step_sin + t * table_stride : nullptr, tile + t * pack.stride);
+        rotate_row(from, *turns, pack, call.head_dim, base, {shared ? table + t * table_stride : nullptr},
+                   tile + t * pack.stride);
       });
     }
   }
@@ -95,8 +94,7 @@ inline HWY_NOINLINE void load_query(const problem& call, const key_loader& keys,
   const rotation* const turns = call.turns;
   if (turns) {
     if (keys.turns) {
-      rotate_row(static_cast<const float*>(natural), *turns, keys.pack, call.head_dim, angles, nullptr,
-                 nullptr, to);
+      rotate_row(static_cast<const float*>(natural), *turns, keys.pack, call.head_dim, angles, {}, to);
     } else {
       for (index_t p = 0; p < turns->pairs(); ++p) {
         const auto [first, second] = channels_of_pair(turns->layout, turns->width, p);
