@@ -73,8 +73,8 @@ HWY_INLINE float_vector tanh_of(float_vector x) {
   p = hn::MulAdd(p, xx, constant(-0.33333284041f));
   const float_vector near_zero = hn::MulAdd(hn::Mul(p, xx), size, size);
   const float_vector e = exp2_of(hn::Mul(size, constant(-2.8853900817779268f)));  // e^(−2|x|)
-  const float_vector far = hn::Div(hn::Sub(constant(1.0f), e), hn::Add(constant(1.0f), e));
-  return hn::CopySign(hn::IfThenElse(hn::Lt(size, constant(0.625f)), near_zero, far), x);
+  const float_vector away_from_zero = hn::Div(hn::Sub(constant(1.0f), e), hn::Add(constant(1.0f), e));
+  return hn::CopySign(hn::IfThenElse(hn::Lt(size, constant(0.625f)), near_zero, away_from_zero), x);
 }
 
 }  // namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE
