@@ -15,7 +15,15 @@ install(FILES
   cmake/posenc-components.cmake
   DESTINATION ${posenc_cmake_dir})
 
-# In a .pc file the include directory may be absolute or lie under the prefix.
+# The .pc file finds its prefix from where it lies, since `cmake --install --prefix` may put it anywhere.
+cmake_path(IS_ABSOLUTE CMAKE_INSTALL_DATADIR posenc_datadir_is_absolute)
+if(posenc_datadir_is_absolute)
+  set(POSENC_PC_PREFIX ${CMAKE_INSTALL_PREFIX})
+else()
+  file(RELATIVE_PATH posenc_pc_to_prefix /${CMAKE_INSTALL_DATADIR}/pkgconfig /)
+  set(POSENC_PC_PREFIX "\${pcfiledir}/${posenc_pc_to_prefix}")
+endif()
+# Its include directory may be absolute or lie under the prefix.
 cmake_path(IS_ABSOLUTE CMAKE_INSTALL_INCLUDEDIR posenc_includedir_is_absolute)
 if(posenc_includedir_is_absolute)
   set(POSENC_PC_INCLUDEDIR ${CMAKE_INSTALL_INCLUDEDIR})

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// The optional parts from outside: a rope read from a model's description, through fused and reference
+/// attention.
+#include <cstdio>
+#include <string_view>
+
+#include <posenc/fused/attention.hpp>
+#include <posenc/models/huggingface.hpp>
+#include <posenc/posenc.hpp>
+
+int main() {
+  constexpr std::string_view config =
+      R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64,
+    "num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 128, "rope_theta": 10000.0})";
+  const posenc::model_description model = posenc::parse_huggingface(config);
+  if (model.layers != 1) return 1;
+
+  const posenc::rope<float> rope{{.head_dim = 32, .pairing = posenc::pairing::half_split}};
+  const Eigen::MatrixXf x = Eigen::MatrixXf::Random(9, 64);
+  const posenc::attention_options options{.heads = 2, .mask = posenc::causal};
+  const Eigen::MatrixXf slow = posenc::reference::attention(x, x, x, rope, options);
+  const Eigen::MatrixXf fast = posenc::fused::attention(x, x, x, rope, options);
+  const float error = (fast - slow).norm() / slow.norm();
+  if (error > 1e-6F) std::printf("fused differs from reference by %g\n", static_cast<double>(error));
+  return error > 1e-6F ? 1 : 0;
+}
