@@ -1,0 +1,237 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Runs one attention with RoPE through posenc and through other CPU systems, taking turns; see README.md beside this file."""
+
+import argparse
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+
+import numpy as np
+
+BASE = 10000.0
+
+
+class Shape:
+    def __init__(self, name, queries, keys, heads, kv_heads, head_dim):
+        self.name, self.queries, self.keys = name, queries, keys
+        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
+
+    def useful_flops(self):
+        """Multiplications and additions of both products over the visible pairs."""
+        first = self.keys - self.queries
+        visible = sum(first + i + 1 for i in range(self.queries))
+        return 4.0 * visible * self.heads * self.head_dim
+
+    def cache_bytes(self):
+        return 2.0 * self.keys * self.kv_heads * self.head_dim * 4
+
+
+SHAPES = [
+    Shape("prefill-1024", 1024, 1024, 32, 8, 128),
+    Shape("prefill-2048", 2048, 2048, 32, 8, 128),
+    Shape("prefill-4096", 4096, 4096, 32, 8, 128),
+    Shape("prefill-12x64-1024", 1024, 1024, 12, 12, 64),
+    Shape("decode-4096", 1, 4096, 32, 8, 128),
+    Shape("decode-32768", 1, 32768, 32, 8, 128),
+]
+
+
+def cos_sin(shape):
+    """Angles in float64, rounded once; tokens × head_dim/2."""
+    pairs = shape.head_dim // 2
+    frequencies = BASE ** (-2.0 * np.arange(pairs) / shape.head_dim)
+    angles = np.arange(shape.keys)[:, None] * frequencies[None, :]
+    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+
+class Posenc:
+    name = "posenc"
+
+    def __init__(self, runner, shape, folder):
+        self.shape, self.folder = shape, folder
+        arguments = [shape.queries, shape.keys, shape.heads, shape.kv_heads, shape.head_dim, BASE]
+        self.process = subprocess.Popen([runner, folder, *map(str, arguments)], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True)
+        self.target = self.process.stdout.readline().split()[1]
+
+    def ask(self, what):
+        self.process.stdin.write(what + "\n")
+        self.process.stdin.flush()
+        return float(self.process.stdout.readline())
+
+    def seconds(self):
+        return self.ask("run")
+
+    def output(self):
+        self.ask("save")
+        shape = self.shape
+        return np.fromfile(self.folder + "/out.f32", np.float32).reshape(shape.queries, shape.heads, shape.head_dim)
+
+
+class InProcess:
+    """A peer called from here: subclasses have run(), which returns what convert() turns into tokens × heads × head_dim."""
+
+    def seconds(self):
+        start = time.perf_counter()
+        self.result = self.run()
+        return time.perf_counter() - start
+
+    def output(self):
+        return self.convert(self.run())
+
+
+class Torch(InProcess):
+    name = "torch"
+
+    def __init__(self, shape, q, k, v):
+        import torch
+        torch.set_num_threads(1)
+        self.torch, self.shape = torch, shape
+        to_heads = lambda x: torch.from_numpy(x).permute(1, 0, 2).unsqueeze(0).contiguous()
+        self.q, self.k, self.v = to_heads(q), to_heads(k), to_heads(v)
+        cos, sin = cos_sin(shape)
+        self.cos = torch.from_numpy(np.concatenate([cos, cos], -1))
+        self.sin = torch.from_numpy(np.concatenate([sin, sin], -1))
+
+    def rotate(self, x, first):
+        half = x.shape[-1] // 2
+        turned = self.torch.cat((-x[..., half:], x[..., :half]), -1)
+        rows = slice(first, first + x.shape[2])
+        return x * self.cos[rows] + turned * self.sin[rows]
+
+    def run(self):
+        shape = self.shape
+        with self.torch.inference_mode():
+            q = self.rotate(self.q, shape.keys - shape.queries)
+            k = self.rotate(self.k, 0)
+            return self.torch.nn.functional.scaled_dot_product_attention(
+                q, k, self.v, is_causal=shape.queries > 1, enable_gqa=shape.heads != shape.kv_heads)
+
+    def convert(self, result):
+        return result[0].permute(1, 0, 2).numpy()
+
+
+class OnnxRuntime(InProcess):
+    name = "onnxruntime"
+
+    def __init__(self, shape, q, k, v):
+        import onnx
+        import onnxruntime
+        from onnx import TensorProto, helper
+        self.shape = shape
+        d, past = shape.head_dim, shape.keys - shape.queries
+        real = lambda name, dims: helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
+        whole = lambda name, dims: helper.make_tensor_value_info(name, TensorProto.INT32, dims)
+        node = helper.make_node(
+            "GroupQueryAttention",
+            ["q", "k", "v", "past_k", "past_v", "seqlens_k", "total", "cos", "sin"], ["out", "present_k", "present_v"],
+            domain="com.microsoft", num_heads=shape.heads, kv_num_heads=shape.kv_heads, do_rotary=1)
+        cache = [1, shape.kv_heads, shape.keys, d]
+        graph = helper.make_graph(
+            [node], "attention",
+            [real("q", [1, shape.queries, shape.heads * d]), real("k", [1, shape.queries, shape.kv_heads * d]),
+             real("v", [1, shape.queries, shape.kv_heads * d]), real("past_k", [1, shape.kv_heads, past, d]),
+             real("past_v", [1, shape.kv_heads, past, d]), whole("seqlens_k", [1]), whole("total", []),
+             real("cos", [shape.keys, d // 2]), real("sin", [shape.keys, d // 2])],
+            [real("out", [1, shape.queries, shape.heads * d]), real("present_k", cache), real("present_v", cache)])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)],
+                                  ir_version=9)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        self.session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        cos, sin = cos_sin(shape)
+        heads_first = lambda x: np.ascontiguousarray(x.transpose(1, 0, 2))[None]
+        past_k = self.rotated(k[:past], cos, sin)
+        self.inputs = {
+            "q": q.reshape(1, shape.queries, -1), "k": k[past:].reshape(1, shape.queries, -1),
+            "v": v[past:].reshape(1, shape.queries, -1), "past_k": heads_first(past_k), "past_v": heads_first(v[:past]),
+            "seqlens_k": np.array([shape.keys - 1], np.int32), "total": np.array(shape.keys, np.int32), "cos": cos, "sin": sin}
+
+    @staticmethod
+    def rotated(x, cos, sin):
+        half = x.shape[-1] // 2
+        a, b, c, s = x[..., :half], x[..., half:], cos[: len(x), None], sin[: len(x), None]
+        return np.concatenate([a * c - b * s, a * s + b * c], -1).astype(np.float32)
+
+    def run(self):
+        return self.session.run(["out"], self.inputs)[0]
+
+    def convert(self, result):
+        return result.reshape(self.shape.queries, self.shape.heads, self.shape.head_dim)
+
+
+def peers_for(shape, q, k, v, names):
+    from ggml_peer import Ggml, GgmlFlash
+    for peer in (Torch, OnnxRuntime, Ggml, GgmlFlash):
+        if names and peer.name not in names:
+            continue
+        try:
+            yield peer(shape, q, k, v)
+        except (ImportError, OSError, RuntimeError) as reason:
+            print(f"  {peer.name}: skipped ({reason})")
+
+
+def compare(shape, options):
+    random = np.random.default_rng(7)
+    draw = lambda tokens, heads: random.standard_normal((tokens, heads, shape.head_dim), np.float32)
+    q, k, v = draw(shape.queries, shape.heads), draw(shape.keys, shape.kv_heads), draw(shape.keys, shape.kv_heads)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, array in (("q", q), ("k", k), ("v", v)):
+            array.tofile(f"{folder}/{name}.f32")
+        ours = Posenc(options.runner, shape, folder)
+        print(f"{shape.name}: {shape.queries} queries, {shape.keys} keys, {shape.heads}/{shape.kv_heads} heads x "
+              f"{shape.head_dim}, posenc on {ours.target}")
+        expected = ours.output()
+        systems = [ours]
+        for peer in peers_for(shape, q, k, v, options.peers):
+            worst = float(np.max(np.abs(peer.output() - expected)))
+            if worst > peer_tolerance(peer):
+                print(f"  {peer.name}: disagrees by {worst:.3g}, not timed")
+            else:
+                print(f"  {peer.name}: agrees within {worst:.2g}")
+                systems.append(peer)
+        times, peaks = {system.name: [] for system in systems}, []
+        decode = shape.queries == 1
+        for round_number in range(options.rounds):
+            print(f"\r  round {round_number + 1} of {options.rounds}", end="", file=sys.stderr, flush=True)
+            peaks.append(ours.ask("bandwidth" if decode else "peak"))
+            for system in systems:
+                times[system.name].append(system.seconds())
+        print("", file=sys.stderr)
+        peak = max(peaks)
+        work = shape.cache_bytes() if decode else shape.useful_flops()
+        unit, what = ("GB/s", "read bandwidth") if decode else ("GFLOP/s", "FMA peak")
+        print(f"  {what}: {peak / 1e9:.1f} {unit}")
+        for name, seconds in times.items():
+            median, best = statistics.median(seconds), min(seconds)
+            lead = statistics.median(t / o for t, o in zip(seconds, times["posenc"]))
+            print(f"  {name:<14} median {work / median / 1e9:7.1f} {unit} ({100 * work / median / peak:4.0f} %)   best "
+                  f"{100 * work / best / peak:4.0f} %   posenc leads x {lead:.2f}")
+
+
+def peer_tolerance(peer):
+    return getattr(peer, "tolerance", 2e-4)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runner", required=True, help="the built peer_runner")
+    parser.add_argument("--shape", action="append", choices=[shape.name for shape in SHAPES], help="default: all")
+    parser.add_argument("--peers", action="append", help="default: all that are installed")
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args()
+    for shape in SHAPES:
+        if not options.shape or shape.name in options.shape:
+            compare(shape, options)
+
+
+if __name__ == "__main__":
+    main()

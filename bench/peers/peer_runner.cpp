@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// The posenc side of compare.py: reads q, k and v from raw float files and runs the fused attention once for every line on
+/// standard input, answering with the seconds it took. Keeping the process alive lets the script take turns with its peers.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <posenc/fused/attention.hpp>
+#include <posenc/posenc.hpp>
+
+#include "peak.hpp"
+
+namespace {
+
+[[nodiscard]] std::vector<float> read_floats(const std::string& path, std::size_t count) {
+  std::vector<float> values(count);
+  std::FILE* file = std::fopen(path.c_str(), "rb");
+  if (file == nullptr || std::fread(values.data(), sizeof(float), count, file) != count) {
+    std::fprintf(stderr, "peer_runner: cannot read %zu floats from %s\n", count, path.c_str());
+    std::exit(2);
+  }
+  std::fclose(file);
+  return values;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 8) {
+    std::fprintf(stderr, "usage: peer_runner DIR QUERIES KEYS HEADS KV_HEADS HEAD_DIM BASE\n");
+    return 2;
+  }
+  const std::string folder = argv[1];
+  const posenc::index_t queries = std::atol(argv[2]), keys = std::atol(argv[3]), heads = std::atol(argv[4]),
+                        kv_heads = std::atol(argv[5]), head_dim = std::atol(argv[6]);
+  const auto size = [&](posenc::index_t tokens, posenc::index_t of_heads) {
+    return static_cast<std::size_t>(tokens * of_heads * head_dim);
+  };
+  const std::vector<float> q = read_floats(folder + "/q.f32", size(queries, heads));
+  const std::vector<float> k = read_floats(folder + "/k.f32", size(keys, kv_heads));
+  const std::vector<float> v = read_floats(folder + "/v.f32", size(keys, kv_heads));
+  std::vector<float> out(size(queries, heads));
+
+  const posenc::rope<float> rope{
+      {.head_dim = head_dim, .base = std::atof(argv[7]), .pairing = posenc::pairing::half_split}};
+  const posenc::attention_options options{.heads = heads, .kv_heads = kv_heads, .mask = posenc::causal};
+
+  std::printf("ready %s\n", posenc::fused::target_name());
+  std::fflush(stdout);
+  char line[64];
+  while (std::fgets(line, sizeof line, stdin) != nullptr) {
+    const auto start = std::chrono::steady_clock::now();
+    double answer = 0;
+    if (std::strncmp(line, "peak", 4) == 0) {
+      answer = posenc::bench::fma_peak();
+    } else if (std::strncmp(line, "bandwidth", 9) == 0) {
+      answer = posenc::bench::read_bandwidth();
+    } else {
+      posenc::fused::attention_into(posenc::token_major(q.data(), queries, heads, head_dim),
+                                    posenc::token_major(k.data(), keys, kv_heads, head_dim),
+                                    posenc::token_major(v.data(), keys, kv_heads, head_dim), rope, options,
+                                    posenc::token_major(out.data(), queries, heads, head_dim));
+      answer = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    }
+    if (std::strncmp(line, "save", 4) == 0) {
+      std::FILE* file = std::fopen((folder + "/out.f32").c_str(), "wb");
+      if (file == nullptr || std::fwrite(out.data(), sizeof(float), out.size(), file) != out.size()) return 2;
+      std::fclose(file);
+    }
+    std::printf("%.9g\n", answer);
+    std::fflush(stdout);
+  }
+  return 0;
+}
