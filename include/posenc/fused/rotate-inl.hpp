@@ -108,10 +108,10 @@ inline HWY_NOINLINE void fill_step_table(const rotation& turns, index_t rows, in
   for (index_t t = fine; t < rows; ++t) {
     const index_t b = t % fine;
     if (b == 0) continue;
-    const step_angles coarse{table + (t - b) * stride}, fine{table + b * stride};
+    const step_angles begin{table + (t - b) * stride}, rest{table + b * stride};
     float* const row = table + t * stride;
     for (index_t p = 0; p < turns.pairs(); p += lanes()) {
-      const float_vector ca = coarse.cos(p), sa = coarse.sin(p), cb = fine.cos(p), sb = fine.sin(p);
+      const float_vector ca = begin.cos(p), sa = begin.sin(p), cb = rest.cos(p), sb = rest.sin(p);
       store(hn::MulSub(ca, cb, hn::Mul(sa, sb)), row + 2 * p);
       store(hn::MulAdd(sa, cb, hn::Mul(ca, sb)), row + 2 * p + lanes());
     }
