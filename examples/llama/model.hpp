@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// A Llama: RMS norms, rotary attention over a cache of unrotated keys, gated feed-forward.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <posenc/attention/reference.hpp>
+#include <posenc/encodings/rope.hpp>
+#include <posenc/errors.hpp>
+#include <posenc/models/description.hpp>
+#include <posenc/rope/scaling.hpp>
+
+#if __has_include(<posenc/fused/attention.hpp>) && __has_include(<hwy/highway.h>)
+#include <posenc/fused/attention.hpp>
+#define LLAMA_FUSED 1
+#endif
+
+#include "tokenizer.hpp"
+#include "weights.hpp"
+
+namespace llama {
+
+/// Keys before the rotation and values of every layer, a row per token, and where each token stands. Because
+/// nothing in here depends on a rotation, positions and scaling may change at any time.
+struct kv_cache {
+  std::vector<matrix> k, v;  ///< capacity × (kv_heads·head_dim); the first positions.size() rows are in use
+  std::vector<posenc::position> positions;
+
+  [[nodiscard]] index_t size() const noexcept { return static_cast<index_t>(positions.size()); }
+
+  /// Makes room for `more` tokens.
+  void reserve(index_t more) {
+    const index_t rows = size() + more;
+    if (k.front().rows() >= rows) return;
+    for (std::vector<matrix>* side : {&k, &v})
+      for (matrix& m : *side) m.conservativeResize((std::max)(rows, 2 * m.rows()), Eigen::NoChange);
+  }
+
+  /// Context shift: forgets the oldest tokens; the others move down to the positions from 0 on.
+  void drop_oldest(index_t count) {
+    const index_t kept = size() - count;
+    for (std::vector<matrix>* side : {&k, &v})
+      for (matrix& m : *side) m.topRows(kept) = m.middleRows(count, kept).eval();
+    positions.resize(static_cast<std::size_t>(kept));
+    for (std::size_t n = 0; n < positions.size(); ++n) positions[n] = static_cast<posenc::position>(n);
+  }
+};
+
+enum class attention_path : unsigned char { reference, fused };
+enum class wanted_logits : unsigned char { none, last, all };
+
+class model {
+ public:
+  model(weights w, attention_path path, int threads)
+      : w_(std::move(w)), path_(path), threads_(threads), rope_(make({})) {
+    use_scaling(std::nullopt);
+  }
+
+  [[nodiscard]] const posenc::rope_description& rope_of_file() const {
+    return posenc::rope_encoding(w_.positions).rope();
+  }
+  [[nodiscard]] const weights& parameters() const noexcept { return w_; }
+
+  /// From the next token on; what is cached stays as it is. The file's own scaling when nothing is given.
+  void use_scaling(const std::optional<posenc::any_scaling>& scaling) { rope_ = make(scaling); }
+
+  [[nodiscard]] kv_cache empty_cache() const {
+    const index_t kv_width = w_.kv_heads * (w_.width / w_.heads);
+    const std::vector<matrix> none(w_.layers.size(), matrix(0, kv_width));
+    return {.k = none, .v = none, .positions = {}};
+  }
+
+  /// Runs tokens that follow on those of the cache, and adds them to it.
+  /// \returns logits, a row per token wanted
+  [[nodiscard]] matrix evaluate(std::span<const token> tokens, kv_cache& cache, wanted_logits wanted) {
+    const index_t count = static_cast<index_t>(tokens.size()), before = cache.size();
+    matrix x(count, w_.width);
+    for (index_t n = 0; n < count; ++n) x.row(n) = w_.embedding.row(tokens[static_cast<std::size_t>(n)]);
+    cache.reserve(count);
+    const posenc::position first = before == 0 ? 0 : cache.positions.back() + 1;
+    for (index_t n = 0; n < count; ++n) cache.positions.push_back(first + n);
+
+    for (std::size_t l = 0; l < w_.layers.size(); ++l) {
+      const layer& layer = w_.layers[l];
+      const matrix normed = norm(x, layer.attention_norm);
+      cache.k[l].middleRows(before, count).noalias() = normed * layer.k.transpose();
+      cache.v[l].middleRows(before, count).noalias() = normed * layer.v.transpose();
+      const matrix attended = attend(normed * layer.q.transpose(), cache, l);
+      if (l == 0) first_attention_ = attended;
+      x.noalias() += attended * layer.o.transpose();
+      const matrix inner = norm(x, layer.feed_forward_norm);
+      matrix gate = inner * layer.gate.transpose();
+      gate.array() = gate.array() / (1 + (-gate.array()).exp()) * (inner * layer.up.transpose()).array();
+      x.noalias() += gate * layer.down.transpose();
+    }
+    if (wanted == wanted_logits::none) return {};
+    const matrix& output = w_.output.size() > 0 ? w_.output : w_.embedding;
+    const matrix last = norm(wanted == wanted_logits::all ? x : matrix(x.bottomRows(1)), w_.output_norm);
+    return last * output.transpose();
+  }
+
+  /// What the attention of the first layer gave in the last call of evaluate().
+  [[nodiscard]] const matrix& first_attention() const noexcept { return first_attention_; }
+
+  /// Seconds spent in attention so far.
+  [[nodiscard]] double attention_seconds() const noexcept { return attention_seconds_; }
+
+ private:
+  [[nodiscard]] posenc::rope<float> make(const std::optional<posenc::any_scaling>& scaling) const {
+    posenc::rope_description description = rope_of_file();
+    if (scaling) description.scaling = *scaling;
+    return posenc::make_rope<float>(description, description.context_length);
+  }
+
+  [[nodiscard]] matrix norm(const matrix& x, const row_vector& weight) const {
+    const auto mean_square = x.rowwise().squaredNorm().array() / static_cast<float>(x.cols());
+    const Eigen::VectorXf factor = (mean_square + w_.norm_epsilon).rsqrt();
+    return factor.asDiagonal() * x * weight.asDiagonal();
+  }
+
+  [[nodiscard]] matrix attend(const matrix& q, const kv_cache& cache, std::size_t l) {
+    const auto start = std::chrono::steady_clock::now();
+    const auto rows = [&](const matrix& m) {
+      return posenc::token_major(m.data(), cache.size(), w_.kv_heads, w_.width / w_.heads);
+    };
+    const posenc::attention_options options{.heads = w_.heads,
+                                            .kv_heads = w_.kv_heads,
+                                            .mask = posenc::causal,
+                                            .key_positions = posenc::positions::each(cache.positions)};
+    const auto queries = posenc::as_heads(q, w_.heads);
+    matrix out;
+    if (path_ == attention_path::reference) {
+      out = posenc::reference::attention(queries, rows(cache.k[l]), rows(cache.v[l]), rope_, options);
+    } else {
+#if defined(LLAMA_FUSED)
+      // A handful of scores is not worth waking threads for.
+      const bool is_short = q.rows() * cache.size() < 8192;
+      out = posenc::fused::attention(queries, rows(cache.k[l]), rows(cache.v[l]), rope_, options, {},
+                                     posenc::fused::openmp_executor(is_short ? 1 : threads_));
+#else
+      posenc::detail::fail<std::invalid_argument>("built without Google Highway: --attention reference only");
+#endif
+    }
+    attention_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return out;
+  }
+
+  weights w_;
+  attention_path path_;
+  [[maybe_unused]] int threads_;
+  posenc::rope<float> rope_;
+  matrix first_attention_;
+  double attention_seconds_ = 0;
+};
+
+}  // namespace llama
