@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
-# The two parts of posenc that need more than Eigen, as targets. Used by the build tree and, installed next to
+# The parts of posenc that need more than Eigen, as targets. Used by the build tree and, installed next to
 # posencConfig.cmake, by find_package(posenc COMPONENTS fused models).
 #   posenc::fused   <posenc/fused/...>   needs the headers of Google Highway; nothing to link
+#   posenc::fused_dispatch          posenc::fused, linked with Highway's library: for programs of which one .cpp holds
+#                                   the kernels of all instruction sets (posenc/fused/dispatch.hpp)
 #   posenc::models  <posenc/models/...>  needs nlohmann/json
 
 if(NOT TARGET posenc::fused)
@@ -11,6 +13,15 @@ if(NOT TARGET posenc::fused)
     add_library(posenc::fused INTERFACE IMPORTED GLOBAL)
     target_link_libraries(posenc::fused INTERFACE posenc::posenc)
     target_include_directories(posenc::fused INTERFACE ${POSENC_HWY_INCLUDE_DIR})
+  endif()
+endif()
+
+if(TARGET posenc::fused AND NOT TARGET posenc::fused_dispatch)
+  find_library(POSENC_HWY_LIBRARY hwy DOC "Google Highway's library")
+  mark_as_advanced(POSENC_HWY_LIBRARY)
+  if(POSENC_HWY_LIBRARY)
+    add_library(posenc::fused_dispatch INTERFACE IMPORTED GLOBAL)
+    target_link_libraries(posenc::fused_dispatch INTERFACE posenc::fused ${POSENC_HWY_LIBRARY})
   endif()
 endif()
 

@@ -72,86 +72,132 @@ struct verdict {
   std::string problem{};
 };
 
-/// \param S storage; `executor` runs the tasks
-template <class S, class X = posenc::fused::serial_executor>
-verdict run_case(const sweep_case& c, const X& executor = {}) {
-  const S nan = static_cast<S>(std::numeric_limits<float>::quiet_NaN());
-  const S pattern = static_cast<S>(-1234.5f);
-  dice draw(c.seed + 77);
-  const posenc::attention_options options = c.settled();
-  const posenc::row_range valid_q = options.valid_queries.value_or(posenc::row_range{0, c.queries});
-  const posenc::row_range valid_k = options.valid_keys.value_or(posenc::row_range{0, c.keys});
-  tensor<S> q(c.queries, c.heads, c.head_dim, c.layout_q, nan),
-      k(c.keys, c.kv_heads, c.head_dim, c.layout_k, nan), v(c.keys, c.kv_heads, c.value_dim, c.layout_v, nan),
-      out(c.queries, c.heads, c.value_dim, c.layout_out, pattern);
-  q.fill(draw, valid_q.begin, valid_q.end, c.size);
-  k.fill(draw, valid_k.begin, valid_k.end, c.size);
-  v.fill(draw, valid_k.begin, valid_k.end, 1);
+/// A case with its memory and its answer, for as many runs of the fused path as one likes. S is the storage.
+template <class S>
+class prepared_case {
+ public:
+  explicit prepared_case(const sweep_case& drawn)
+      : c_(drawn),
+        options_(c_.settled()),
+        valid_q_(options_.valid_queries.value_or(posenc::row_range{0, c_.queries})),
+        valid_k_(options_.valid_keys.value_or(posenc::row_range{0, c_.keys})),
+        q_(c_.queries, c_.heads, c_.head_dim, c_.layout_q, nan()),
+        k_(c_.keys, c_.kv_heads, c_.head_dim, c_.layout_k, nan()),
+        v_(c_.keys, c_.kv_heads, c_.value_dim, c_.layout_v, nan()) {
+    dice draw(c_.seed + 77);
+    q_.fill(draw, valid_q_.begin, valid_q_.end, c_.size);
+    k_.fill(draw, valid_k_.begin, valid_k_.end, c_.size);
+    v_.fill(draw, valid_k_.begin, valid_k_.end, 1);
+    const tensor<double> q_wide = widened(q_), k_wide = widened(k_), v_wide = widened(v_);
+    expected_ = with_encoding<double>(c_, [&](const auto& encoding) {
+      return posenc::reference::attention_with_log_sum_exp<double>(q_wide.view, k_wide.view, v_wide.view,
+                                                                   encoding, options_);
+    });
+    const auto call = posenc::detail::resolve(options_, q_.view, k_.view, v_.view);
+    with_encoding<float>(c_, [&](const auto& encoding) {
+      size_ = score_size(encoding, call, largest_norm(q_.view, valid_q_), largest_norm(k_.view, valid_k_));
+      if (!c_.keys_are_rotated) return;
+      for (index_t j = valid_k_.begin; j < valid_k_.end; ++j)
+        for (index_t h = 0; h < c_.kv_heads; ++h)
+          posenc::detail::rotate_key(encoding, k_.view(j, h), call.key_positions[j]);
+    });
+    value_size_ = largest_norm(v_wide.view, valid_k_) / std::sqrt(static_cast<double>(c_.value_dim)) * 3 + 3;
+  }
 
-  const tensor<double> q_wide = widened(q), k_wide = widened(k), v_wide = widened(v);
-  const posenc::attention_result<double> expected = with_encoding<double>(c, [&](const auto& encoding) {
-    return posenc::reference::attention_with_log_sum_exp<double>(q_wide.view, k_wide.view, v_wide.view,
-                                                                 encoding, options);
-  });
+  prepared_case(const prepared_case&) = delete;
+  prepared_case& operator=(const prepared_case&) = delete;
 
-  const auto call = posenc::detail::resolve(options, q.view, k.view, v.view);
-  double size = 0;
-  posenc::row_major_matrix<float> log_sum_exp =
-      posenc::row_major_matrix<float>::Constant(c.queries, c.heads + 1, 7);
-  posenc::fused::call_options how;
-  how.keys_are_rotated = c.keys_are_rotated;
-  with_encoding<float>(c, [&](const auto& encoding) {
-    size = score_size(encoding, call, largest_norm(q.view, valid_q), largest_norm(k.view, valid_k));
-    if (c.keys_are_rotated)
-      for (index_t j = valid_k.begin; j < valid_k.end; ++j)
-        for (index_t h = 0; h < c.kv_heads; ++h)
-          posenc::detail::rotate_key(encoding, k.view(j, h), call.key_positions[j]);
-    posenc::fused::attention_into<S>(q.view, k.view, v.view, encoding, options, out.view,
-                                     {log_sum_exp.data(), c.queries, c.heads, c.heads + 1, 1}, how, executor);
-  });
+  /// Runs the fused path and compares.
+  template <class X = posenc::fused::serial_executor>
+  [[nodiscard]] verdict run(const X& executor = {}) const {
+    const S pattern = static_cast<S>(-1234.5f);
+    tensor<S> out(c_.queries, c_.heads, c_.value_dim, c_.layout_out, pattern);
+    posenc::row_major_matrix<float> log_sum_exp =
+        posenc::row_major_matrix<float>::Constant(c_.queries, c_.heads + 1, 7);
+    with_encoding<float>(c_, [&](const auto& encoding) {
+      posenc::fused::attention_into<S>(q_.view, k_.view, v_.view, encoding, options_, out.view,
+                                       {log_sum_exp.data(), c_.queries, c_.heads, c_.heads + 1, 1},
+                                       {.keys_are_rotated = c_.keys_are_rotated}, executor);
+    });
+    verdict result = compare(out, log_sum_exp);
+    if (!out.gaps_hold(pattern)) result = {1e30, c_.text() + ": wrote between the rows of the output"};
+    if (!(log_sum_exp.col(c_.heads).array() == 7).all())
+      result = {1e30, c_.text() + ": wrote between the rows of the log-sum-exp"};
+    return result;
+  }
 
-  // xPos multiplies what it turns by up to 4 on this domain.
-  if (c.encoding == 4) size *= 16;
-  double score_error = (4 + size) * 0x1p-23;
-  if (c.keys_are_rotated && sizeof(S) == 2) score_error += size * spacing<S>;
-  const double value_size =
-      largest_norm(v_wide.view, valid_k) / std::sqrt(static_cast<double>(c.value_dim)) * 3 + 3;
+ private:
+  static S nan() { return static_cast<S>(std::numeric_limits<float>::quiet_NaN()); }
 
-  verdict result;
-  const auto see = [&](double error, double allowed, index_t i, index_t h, index_t channel, double got,
-                       double want) {
-    const double share = std::isfinite(error) ? error / allowed : 1e30;
-    if (share <= result.worst) return;
-    result.worst = share;
-    if (share <= 1) return;
-    std::ostringstream text;
-    text << c.text() << "; row " << i << " head " << h << " channel " << channel << ": " << got
-         << ", reference " << want << ", error " << share << " times what is allowed";
-    result.problem = text.str();
-  };
-  for (index_t i = 0; i < c.queries; ++i)
-    for (index_t h = 0; h < c.heads; ++h) {
-      const double want = expected.log_sum_exp(i, h), got = static_cast<double>(log_sum_exp(i, h));
-      if (std::isinf(want))
-        see(got == want ? 0 : 1e30, 1, i, h, -1, got, want);
-      else
-        see(std::abs(got - want), score_error + std::abs(want) * 0x1p-23, i, h, -1, got, want);
-      for (index_t x = 0; x < c.value_dim; ++x) {
-        const double wanted = expected.output(i, h * c.value_dim + x);
-        const double found =
-            static_cast<double>(static_cast<float>(out.view(i, h)[static_cast<std::size_t>(x)]));
-        if (std::isinf(want) && c.sinks.empty())
-          see(found == 0 ? 0 : 1e30, 1, i, h, x, found, wanted);
+  [[nodiscard]] verdict compare(const tensor<S>& out,
+                                const posenc::row_major_matrix<float>& log_sum_exp) const {
+    // xPos multiplies what it turns by up to 4 on this domain.
+    const double size = c_.encoding == 4 ? size_ * 16 : size_;
+    double score_error = (4 + size) * 0x1p-23;
+    if (c_.keys_are_rotated && sizeof(S) == 2) score_error += size * spacing<S>;
+    verdict result;
+    const auto see = [&](double error, double allowed, index_t i, index_t h, index_t channel, double got,
+                         double want) {
+      const double share = std::isfinite(error) ? error / allowed : 1e30;
+      if (share <= result.worst) return;
+      result.worst = share;
+      if (share <= 1) return;
+      std::ostringstream text;
+      text << c_.text() << "; row " << i << " head " << h << " channel " << channel << ": " << got
+           << ", reference " << want << ", error " << share << " times what is allowed";
+      result.problem = text.str();
+    };
+    for (index_t i = 0; i < c_.queries; ++i)
+      for (index_t h = 0; h < c_.heads; ++h) {
+        const double want = expected_.log_sum_exp(i, h), got = static_cast<double>(log_sum_exp(i, h));
+        if (std::isinf(want))
+          see(got == want ? 0 : 1e30, 1, i, h, -1, got, want);
         else
-          see(std::abs(found - wanted),
-              score_error * value_size + std::abs(wanted) * spacing<S> * 0.51 + 0x1p-24, i, h, x, found,
-              wanted);
+          see(std::abs(got - want), score_error + std::abs(want) * 0x1p-23, i, h, -1, got, want);
+        for (index_t x = 0; x < c_.value_dim; ++x) {
+          const double wanted = expected_.output(i, h * c_.value_dim + x);
+          const double found =
+              static_cast<double>(static_cast<float>(out.view(i, h)[static_cast<std::size_t>(x)]));
+          if (std::isinf(want))
+            see(found == 0 ? 0 : 1e30, 1, i, h, x, found, wanted);
+          else
+            see(std::abs(found - wanted),
+                score_error * value_size_ + std::abs(wanted) * spacing<S> * 0.51 + 0x1p-24, i, h, x, found,
+                wanted);
+        }
       }
-    }
-  if (!out.gaps_hold(pattern)) result = {1e30, c.text() + ": wrote between the rows of the output"};
-  if (!(log_sum_exp.col(c.heads).array() == 7).all())
-    result = {1e30, c.text() + ": wrote between the rows of the log-sum-exp"};
-  return result;
+    return result;
+  }
+
+  sweep_case c_;
+  posenc::attention_options options_;  // points into c_
+  posenc::row_range valid_q_, valid_k_;
+  tensor<S> q_, k_, v_;
+  posenc::attention_result<double> expected_;
+  double size_ = 0, value_size_ = 0;
+};
+
+/// Cases that sanitizers make slow are thinned out.
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr std::uint32_t thinned = 8;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+inline constexpr std::uint32_t thinned = 8;
+#else
+inline constexpr std::uint32_t thinned = 1;
+#endif
+#else
+inline constexpr std::uint32_t thinned = 1;
+#endif
+
+/// Draws `count` cases from seed `first` on and hands each, prepared, to `use`, which says whether to go on.
+template <class S, class Use>
+void for_each_case(std::uint32_t first, std::uint32_t count, Use&& use) {
+  for (std::uint32_t seed = first; seed < first + count / thinned; ++seed) {
+    const auto encoding = static_cast<index_t>(seed % static_cast<std::uint32_t>(kind_count));
+    const sweep_case c = make_case(seed, encoding, kinds[encoding].where, kinds[encoding].rotary);
+    if (!use(prepared_case<S>(c))) return;
+  }
 }
 
 }  // namespace sweep

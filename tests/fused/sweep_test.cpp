@@ -2,44 +2,44 @@
 /// \file
 /// The fused path equals the reference over generated cases: encoding × pairing × widths × head_dim × lengths
 /// × groups × masks × windows × softcap × sinks × padding × strides × storage × keys rotated or not ×
-/// positions.
+/// positions. Compiled for the flags of the build, and again with others and with all targets dispatched.
+#include <algorithm>
+#include <string>
+
 #include <gtest/gtest.h>
 
 #include "fused/sweep.hpp"
+#include "fused/targets.hpp"
 
 namespace {
-
-#if defined(__SANITIZE_ADDRESS__)
-constexpr std::uint32_t thinned = 8;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-constexpr std::uint32_t thinned = 8;
-#else
-constexpr std::uint32_t thinned = 1;
-#endif
-#else
-constexpr std::uint32_t thinned = 1;
-#endif
 
 template <class S>
 void sweep_over(std::uint32_t first, std::uint32_t count) {
   double worst = 0;
   int failures = 0;
-  for (std::uint32_t seed = first; seed < first + count / thinned; ++seed) {
-    const auto encoding = static_cast<sweep::index_t>(seed % static_cast<std::uint32_t>(sweep::kind_count));
-    const sweep::kind& about = sweep::kinds[encoding];
-    const sweep::sweep_case c = sweep::make_case(seed, encoding, about.where, about.rotary);
-    SCOPED_TRACE(c.text());
-    const sweep::verdict found = sweep::run_case<S>(c);
-    worst = (std::max)(worst, found.worst);
-    EXPECT_LE(found.worst, 1) << found.problem;
-    if (found.worst > 1 && ++failures == 12) break;
-  }
+  sweep::for_each_case<S>(first, count, [&](const sweep::prepared_case<S>& prepared) {
+    sweep::on_every_target([&](const char* target) {
+      const sweep::verdict found = prepared.run();
+      worst = (std::max)(worst, found.worst);
+      if (found.worst > 1) ++failures;
+      EXPECT_LE(found.worst, 1) << target << ": " << found.problem;
+    });
+    return failures < 12;
+  });
   ::testing::Test::RecordProperty("worst_share_of_bound", std::to_string(worst));
 }
 
-TEST(FusedSweep, FloatEqualsTheReference) { sweep_over<float>(0, 2400); }
-TEST(FusedSweep, Bfloat16EqualsTheReference) { sweep_over<Eigen::bfloat16>(10'000, 800); }
-TEST(FusedSweep, HalfEqualsTheReference) { sweep_over<Eigen::half>(20'000, 800); }
+TEST(FusedSweep, FloatEqualsTheReference) { sweep_over<float>(0, POSENC_SWEEP_CASES); }
+TEST(FusedSweep, Bfloat16EqualsTheReference) { sweep_over<Eigen::bfloat16>(10'000, POSENC_SWEEP_CASES / 3); }
+TEST(FusedSweep, HalfEqualsTheReference) { sweep_over<Eigen::half>(20'000, POSENC_SWEEP_CASES / 3); }
+
+TEST(FusedSweep, RunsOnTheTargetsItShould) {
+  std::string targets;
+  sweep::on_every_target([&](const char* target) {
+    EXPECT_STREQ(target, posenc::fused::target_name());
+    targets += std::string(targets.empty() ? "" : " ") + target;
+  });
+  ::testing::Test::RecordProperty("targets", targets);
+}
 
 }  // namespace

@@ -120,7 +120,10 @@ HWY_INLINE const float* columns_at(const float* queries, index_t at) { return qu
 /// The running products of two keys with up to four queries.
 template <int Columns>
 struct key_products {
-  float_vector s0 = hn::Zero(float_tag()), s1 = s0, s2 = s0, s3 = s0, t0 = s0, t1 = s0, t2 = s0, t3 = s0;
+  float_vector s0, s1, s2, s3, t0, t1, t2, t3;
+
+  // Written out, because an implicit constructor would not be compiled for the target.
+  HWY_INLINE key_products() { s0 = s1 = s2 = s3 = t0 = t1 = t2 = t3 = hn::Zero(float_tag()); }
 
   HWY_INLINE void add(float_vector j, float_vector k, const float* queries) {
     const float_vector q0 = load(queries);

@@ -131,10 +131,7 @@ inline HWY_NOINLINE void merge(const problem& call, const task_plan& plan, float
 }
 
 /// The entry points of this instruction set.
-HWY_INLINE const kernel_table& table() {
-  static constexpr kernel_table entries{"", plan, prepare, run, merge};
-  return entries;
-}
+inline kernel_table table() { return {hwy::TargetName(HWY_TARGET), plan, prepare, run, merge}; }
 
 }  // namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

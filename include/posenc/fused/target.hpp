@@ -38,12 +38,7 @@ struct this_isa {
 
 #else
 
-// Highway 1.0.3 stops -march=native builds on machines with AVX3_DL unless that target is wanted.
-#if !defined(HWY_WANT_AVX3_DL) && !defined(HWY_HIGHWAY_INCLUDED)
-#define HWY_WANT_AVX3_DL
-#endif
-
-#include <hwy/highway.h>
+#include <posenc/fused/highway.hpp>
 
 #include <posenc/fused/kernels-inl.hpp>
 
@@ -55,9 +50,7 @@ struct this_isa {
 #if defined(__GNUC__)
     if (&dispatched_table != nullptr) return dispatched_table();
 #endif
-    kernel_table own = table();
-    own.name = hwy::TargetName(HWY_TARGET);
-    return own;
+    return table();
   }
 };
 }  // namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE
