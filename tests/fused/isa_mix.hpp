@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: MIT
 /// \file
-/// What the translation units of the mixed program share: the same call, compiled for each of them.
+/// What the translation units of the mixed program share. Numbers travel as spans: Eigen aligns and frees its
+/// matrices by the flags of a translation unit, so they must not travel between differently compiled ones.
 #pragma once
 
-#include <posenc/views.hpp>
+#include <span>
 
 namespace isa_mix {
-using matrix = posenc::row_major_matrix<float>;
+inline constexpr long tokens = 70, heads = 2, head_dim = 24;
 
-/// Attention and the name of the target that computed it.
-struct answer {
-  matrix output;
-  const char* target;
-};
-answer of_baseline(const matrix& tokens);
-answer of_haswell(const matrix& tokens);
+/// Attention of `in` (tokens × heads × head_dim) with itself; returns the name of the target that computed
+/// it.
+const char* on_baseline(std::span<const float> in, std::span<float> out);
+const char* on_haswell(std::span<const float> in, std::span<float> out);
 }  // namespace isa_mix

@@ -10,7 +10,12 @@
 
 namespace isa_mix {
 inline posenc::rope<float> encoding() {
-  return posenc::rope<float>{{.head_dim = 24, .pairing = posenc::pairing::interleaved}};
+  return posenc::rope<float>{{.head_dim = head_dim, .pairing = posenc::pairing::interleaved}};
 }
-inline constexpr posenc::attention_options options{.heads = 2, .mask = posenc::causal};
+inline constexpr posenc::attention_options options{.heads = heads, .mask = posenc::causal};
+
+template <class T>
+posenc::heads_view<T> view_of(std::span<T> memory) {
+  return posenc::token_major(memory.data(), tokens, heads, head_dim);
+}
 }  // namespace isa_mix

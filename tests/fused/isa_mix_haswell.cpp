@@ -4,8 +4,8 @@
 #include "fused/isa_mix_body.hpp"
 
 namespace isa_mix {
-answer of_haswell(const matrix& tokens) {
-  return {posenc::fused::attention(tokens, tokens, tokens, encoding(), options),
-          posenc::fused::target_name()};
+const char* on_haswell(std::span<const float> in, std::span<float> out) {
+  posenc::fused::attention_into(view_of(in), view_of(in), view_of(in), encoding(), options, view_of(out));
+  return posenc::fused::target_name();
 }
 }  // namespace isa_mix

@@ -11,5 +11,12 @@
 #define HWY_WANT_AVX3_DL
 #endif
 
+// Highway counts a machine as AVX2 only with AES, which -march=x86-64-v3 and -march=haswell leave out.
+// Nothing here encrypts.
+#if defined(__AVX2__) && !defined(__AES__) && !defined(HWY_DISABLE_PCLMUL_AES) && \
+    !defined(HWY_HIGHWAY_INCLUDED)
+#define HWY_DISABLE_PCLMUL_AES
+#endif
+
 #include <hwy/base.h>
 #include <hwy/detect_targets.h>
