@@ -133,7 +133,7 @@ class prepared_case {
                                 const posenc::row_major_matrix<float>& log_sum_exp) const {
     // xPos multiplies what it turns by up to 4 on this domain.
     const double size = c_.encoding == 4 ? size_ * 16 : size_;
-    double score_error = (4 + size) * 0x1p-23;
+    double score_error = (6 + size) * 0x1p-23;
     if (c_.keys_are_rotated && sizeof(S) == 2) score_error += size * spacing<S>;
     verdict result;
     const auto see = [&](double error, double allowed, index_t i, index_t h, index_t channel, double got,
