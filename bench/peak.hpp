@@ -16,29 +16,36 @@ namespace hn = hwy::HWY_NAMESPACE;
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Floating-point operations per second of one core: twelve independent chains of fused multiply-adds. The barrier keeps
-/// the compiler from seeing that chains are alike and folding them into one.
+/// Floating-point operations per second of one core: twelve independent chains of fused multiply-adds. They start from
+/// different values, or the compiler would see that they are alike and fold them into one.
 [[nodiscard, gnu::noinline]] inline double fma_peak() {
   const hn::ScalableTag<float> d;
   using vector = hn::Vec<decltype(d)>;
-  constexpr std::size_t chains = 12;
-  const std::size_t steps = 4'000'000 / hn::Lanes(d);
-  vector c[chains];
-  for (std::size_t n = 0; n < chains; ++n) c[n] = hn::Set(d, 1.0f + static_cast<float>(n));
-  vector a = hn::Set(d, 0.999f), b = hn::Set(d, 1e-3f);
+  constexpr double chains = 12;
+  const std::size_t steps = 16'000'000 / hn::Lanes(d);
+  const auto start_of = [d](float n) { return hn::Set(d, n); };
+  vector c0 = start_of(1), c1 = start_of(2), c2 = start_of(3), c3 = start_of(4), c4 = start_of(5),
+         c5 = start_of(6);
+  vector c6 = start_of(7), c7 = start_of(8), c8 = start_of(9), c9 = start_of(10), c10 = start_of(11),
+         c11 = start_of(12);
+  const vector a = hn::Set(d, 0.999f), b = hn::Set(d, 1e-3f);
   double best = 0;
   for (int attempt = 0; attempt < 5; ++attempt) {
     const auto start = std::chrono::steady_clock::now();
     for (std::size_t step = 0; step < steps; ++step) {
-#pragma GCC unroll 12
-      for (std::size_t n = 0; n < chains; ++n) c[n] = hn::MulAdd(c[n], a, b);
-      asm volatile("" : : : "memory");
+      c0 = hn::MulAdd(c0, a, b), c1 = hn::MulAdd(c1, a, b), c2 = hn::MulAdd(c2, a, b),
+      c3 = hn::MulAdd(c3, a, b);
+      c4 = hn::MulAdd(c4, a, b), c5 = hn::MulAdd(c5, a, b), c6 = hn::MulAdd(c6, a, b),
+      c7 = hn::MulAdd(c7, a, b);
+      c8 = hn::MulAdd(c8, a, b), c9 = hn::MulAdd(c9, a, b), c10 = hn::MulAdd(c10, a, b),
+      c11 = hn::MulAdd(c11, a, b);
     }
-    const double rate = 2.0 * static_cast<double>(chains * steps * hn::Lanes(d)) / seconds_since(start);
+    const double rate = 2 * chains * static_cast<double>(steps * hn::Lanes(d)) / seconds_since(start);
     best = rate > best ? rate : best;
   }
-  vector sum = c[0];
-  for (std::size_t n = 1; n < chains; ++n) sum = hn::Add(sum, c[n]);
+  const vector sum = hn::Add(
+      hn::Add(hn::Add(c0, c1), hn::Add(c2, c3)),
+      hn::Add(hn::Add(hn::Add(c4, c5), hn::Add(c6, c7)), hn::Add(hn::Add(c8, c9), hn::Add(c10, c11))));
   volatile float kept = hn::GetLane(sum);
   static_cast<void>(kept);
   return best;
