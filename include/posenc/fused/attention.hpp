@@ -10,13 +10,12 @@
 ///
 /// | | |
 /// |---|---|
-/// | storage | float, Eigen::bfloat16, Eigen::half, the same for q, k, v and output; arithmetic and
-/// log-sum-exp in float | | shapes | head_dim and value_dim 1 … 512, any number of tokens, any strides;
-/// nothing between rows is read or written | | encodings | every one: what each door comes down to is told in
-/// lowering.hpp | | error | relative (norm) ≤ 1e-6 of the exact result for float storage, at any position |
+/// | storage | float, Eigen::bfloat16, Eigen::half, the same for q, k, v and output; arithmetic and log-sum-exp in float |
+/// | shapes | head_dim and value_dim 1 … 512, any number of tokens, any strides; nothing between rows is touched |
+/// | encodings | every one: what each door comes down to is told in lowering.hpp |
+/// | error | relative (norm) ≤ 1e-6 of the exact result for float storage, at any position |
 /// | threads | an executor (executor.hpp); the bits of the result do not depend on it |
-/// | memory | per worker, bounded by tile sizes; none is allocated when a workspace is handed in
-/// (workspace.hpp) |
+/// | memory | per worker, bounded by tile sizes; none is allocated when a workspace is handed in (workspace.hpp) |
 ///
 /// Needs the headers of Google Highway. How the instruction set is chosen: target.hpp.
 #pragma once

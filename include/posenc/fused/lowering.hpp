@@ -5,10 +5,12 @@
 /// | door | lowers to | otherwise |
 /// |---|---|---|
 /// | rotate | the rotation that `lowered()` returns | the encoding's rotate, row by row |
-/// | bias(head, offset) | ALiBi: two slopes per head; else one diagonal per head, which ends where the bias
-/// stops changing (`bias_reach`) or at the distances of the call | bias, element by element | | bias(head,
-/// query, key) | | element by element | | relative_key, relative_value | | row by row | | scale | | once per
-/// query |
+/// | bias(head, offset) | ALiBi: two slopes per head; else one diagonal per head (below) | element by element |
+/// | bias(head, query, key) | | element by element |
+/// | relative_key, relative_value | | row by row |
+/// | scale | | once per query |
+///
+/// A diagonal ends where the bias stops changing (`bias_reach`) or at the distances of the call.
 ///
 /// An encoding of your own is lowered further when it has `const posenc::rotation& lowered() const`, or
 /// `position bias_reach() const`: the distance from which on, to either side, its bias(head, offset) stays

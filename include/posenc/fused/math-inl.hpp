@@ -5,8 +5,9 @@
 ///
 /// | function | range | largest error |
 /// |---|---|---|
-/// | exp2_of | x ≤ 0 | 1.2e-7 relative; exactly 0 below 2^−100, so that no product with a weight is denormal
-/// | | cos_sin_of_phase | every 32-bit phase | 1.2e-7 absolute | | tanh_of | every float | 2.5e-7 relative |
+/// | exp2_of | x ≤ 0 | 1.2e-7 relative; exactly 0 below 2^−100, so that no product with a weight is denormal |
+/// | cos_sin_of_phase | every 32-bit phase | 1.2e-7 absolute |
+/// | tanh_of | every float | 2.5e-7 relative |
 #if defined(POSENC_FUSED_MATH_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef POSENC_FUSED_MATH_INL_HPP
 #undef POSENC_FUSED_MATH_INL_HPP
