@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: MIT
 /// \file
-/// Few queries against a long cache: limited by how fast keys and values come from memory, each of which is
-/// read once. Included once per instruction set.
+/// Few queries, many keys: the cache is read once, at the speed of memory. Included once per instruction set.
 ///
-/// R(i)ᵀR(j) = R(j − i), so the angle of key j = j0 + t of a block splits: the query is turned once per block
-/// by its distance i − j0 to the block, exactly, and key t by R(t) from one small table. What a key's
-/// position is costs nothing that grows with it, and an unrotated cache is read as fast as a rotated one.
-///
-/// The cache is cut into splits by its length alone; each yields Σ w v, Σ w and the largest score, merged in
-/// order.
+/// Since R(i)ᵀR(j0 + t) = (R(i − j0))ᵀ R(t), the queries are turned once per block of keys, by phases that
+/// move on in integers, and key t of every block is turned in registers by the same small table of R(t) that
+/// stays in the first-level cache. A long sequence is cut into splits of keys, by its shape alone, whose
+/// results are merged.
 #if defined(POSENC_FUSED_DECODE_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef POSENC_FUSED_DECODE_INL_HPP
 #undef POSENC_FUSED_DECODE_INL_HPP
@@ -17,6 +14,7 @@
 #endif
 
 #include <algorithm>
+#include <cstdint>
 
 #include <hwy/cache_control.h>
 
@@ -25,492 +23,485 @@
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
 
-/// Query rows up to which a call counts as decode.
-inline constexpr index_t decode_rows = 4;
-/// Keys of a block: what turning the queries to a block costs is shared by so many.
-inline constexpr index_t decode_keys = 256;
-/// Keys of a part of a block: its values, asked for while its keys are scored, still lie in the caches when
-/// they are needed, also where rows lie a power of two apart and fall into few cache sets.
-inline constexpr index_t decode_part = 32;
-/// Queries × heads that are multiplied with a key while it is in registers.
-inline constexpr index_t decode_columns = 4;
-/// How many keys ahead the next ones are asked for.
-inline constexpr index_t prefetch_keys = 16;
+/// Keys of a block; at most prefill_keys, whose table of R(t) is used.
+inline constexpr index_t decode_keys = 32;
+/// Queries and rows (queries × heads) of a task.
+inline constexpr index_t decode_queries = 8, decode_rows = 32;
+/// Floats of keys and values of a block that may be on their way into the second-level cache.
+inline constexpr index_t decode_block_floats = 128 * 1024;
+/// Tasks wanted of one call, and the fewest keys that are worth a split.
+inline constexpr index_t decode_tasks = 32, decode_split = 1024;
+/// Rows whose products with a block of four keys stay in registers.
+inline constexpr index_t dot_rows = block_rows == 8 ? 4 : 2;
 
-/// What a split has summed up for one query row and head.
-struct partial_layout {
-  index_t output_stride;
-  [[nodiscard]] index_t floats() const { return output_stride + 16; }  // the output, then largest and total
-};
+/// Rows of keys that some query of the call may see.
+HWY_INLINE row_range decode_range(const problem& call) {
+  const index_t first = call.valid_queries.begin, count = call.valid_queries.end - first;
+  if (count <= 0) return {call.valid_keys.begin, call.valid_keys.begin};
+  const row_range seen = seen_rows(call, span_of(call.queries, first, count),
+                                   span_of(call.keys, 0, call.key_tokens), call.key_tokens);
+  const index_t begin = (std::max)(seen.begin, call.valid_keys.begin);
+  return {begin, (std::max)(begin, (std::min)(seen.end, call.valid_keys.end))};
+}
 
-struct decode_scratch {
-  float *queries, *sums, *scores, *state, *keep, *tail;
-  index_t floats = 0;
+/// True when the decode kernel can take the call; the prefill kernel takes every call.
+HWY_INLINE bool fits_decode(const problem& call) {
+  const callbacks& calls = call.calls;
+  return call.query_tokens <= decode_queries && call.keys.is_run(0, call.key_tokens) && !calls.bias &&
+         !calls.relative_key && !calls.relative_value && !calls.rotate &&
+         (!call.turns || call.keys_are_rotated || call.turns->depends_on_offset_only());
+}
 
-  decode_scratch(float* memory, const problem& call, const packed_head& pack, const partial_layout& partial) {
-    const auto take = [&](index_t count) {
-      float* const part = memory ? memory + floats : nullptr;
-      floats += round_up(count, 64) + 16;
-      return part;
-    };
-    const index_t group_columns = call.query_tokens * call.group;
-    queries = take(call.kv_heads * round_up(group_columns, decode_columns) * pack.stride);
-    sums = take(decode_part * decode_columns);
-    scores = take(group_columns * decode_part);
-    state = take(call.query_tokens * call.heads * partial.floats());
-    keep = take(group_columns + 8);
-    tail = take(decode_part * lanes());
-  }
-};
+/// Floats of one row's partial result: its output, padded, then largest and total.
+HWY_INLINE index_t partial_stride(const problem& call) {
+  return round_up(call.value_dim, panel_width()) + panel_width();
+}
 
-/// Asks for a line in the second-level cache. The first level cannot have as many lines on their way as it
-/// takes to keep memory busy: asking for it there halved the speed on Zen 4.
-HWY_INLINE void prefetch_line(const void* line) {
-#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
-  __builtin_prefetch(line, 0, 2);
-#else
-  hwy::Prefetch(static_cast<const char*>(line));
-#endif
+/// KV heads of a task. Where the heads of a token lie side by side, a task reads whole tokens, in the order
+/// of memory, as long as a block of them fits the second-level cache.
+HWY_INLINE index_t decode_kv_heads(const problem& call) {
+  const bool token_major =
+      call.k.head_stride < call.k.token_stride && call.v.head_stride < call.v.token_stride;
+  const index_t fit = decode_block_floats / (decode_keys * (call.head_dim + call.value_dim));
+  return token_major ? (std::clamp)(fit, index_t{1}, call.kv_heads) : 1;
+}
+
+HWY_INLINE task_plan plan_decode(const problem& call) {
+  task_plan plan;
+  plan.decode = true;
+  plan.heads_per_task =
+      (std::min)(call.group, (std::max)(index_t{1}, decode_rows / (std::max)(index_t{1}, call.query_tokens)));
+  plan.head_chunks = (call.group + plan.heads_per_task - 1) / plan.heads_per_task;
+  const index_t kv_heads = decode_kv_heads(call);
+  plan.rows = kv_heads * plan.heads_per_task * call.query_tokens;
+  const row_range range = decode_range(call);
+  const index_t keys = range.end - range.begin;
+  const index_t groups = (call.kv_heads + kv_heads - 1) / kv_heads * plan.head_chunks;
+  const index_t splits = (std::clamp)(keys / decode_split, index_t{1}, (decode_tasks + groups - 1) / groups);
+  plan.split = round_up((std::max)(index_t{1}, (keys + splits - 1) / splits), decode_keys);
+  plan.tiles = (std::max)(index_t{1}, (keys + plan.split - 1) / plan.split);
+  plan.tasks = groups * plan.tiles;
+  plan.merges = plan.tiles > 1 ? groups : 0;
+  return plan;
 }
 
 template <class T>
-HWY_INLINE void prefetch_row(const T* row, index_t channels) {
-  for (index_t c = 0; c < channels; c += static_cast<index_t>(64 / sizeof(T))) prefetch_line(row + c);
-}
-
-#if !HWY_HAVE_SCALABLE && HWY_TARGET != HWY_SCALAR
-/// Four floats: the sums over the lanes of four vectors. Sixteen sums for the price of shuffles alone.
-template <class D>
-HWY_INLINE void store_block_sums(D d, hn::Vec<D> v, float* to) {
-  if constexpr (hn::MaxLanes(D()) > 4) {
-    const hn::Half<D> half;
-    store_block_sums(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)), to);
-  } else {
-    hn::StoreU(v, d, to);
-  }
-}
-#endif
-
-HWY_INLINE void store_sums(float_vector a0, float_vector a1, float_vector a2, float_vector a3, float* to) {
-  const float_tag d;
-#if HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR
-  to[0] = hn::GetLane(hn::SumOfLanes(d, a0));
-  to[1] = hn::GetLane(hn::SumOfLanes(d, a1));
-  to[2] = hn::GetLane(hn::SumOfLanes(d, a2));
-  to[3] = hn::GetLane(hn::SumOfLanes(d, a3));
+HWY_INLINE void prefetch_second_level(const T* address) {
+#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
+  __builtin_prefetch(address, 0, 2);
 #else
-  const hn::RepartitionToWide<hn::RebindToUnsigned<float_tag>> pairs;
-  const auto both = [d](float_vector x, float_vector y) HWY_ATTR {
-    return hn::Add(hn::InterleaveLower(d, x, y), hn::InterleaveUpper(d, x, y));
-  };
-  const auto low = hn::BitCast(pairs, both(a0, a1)), high = hn::BitCast(pairs, both(a2, a3));
-  store_block_sums(d,
-                   hn::Add(hn::BitCast(d, hn::InterleaveLower(pairs, low, high)),
-                           hn::BitCast(d, hn::InterleaveUpper(pairs, low, high))),
-                   to);
+  hwy::Prefetch(address);
 #endif
 }
 
-/// Keys that are multiplied with the queries at once: a query is loaded once for both.
-inline constexpr index_t keys_at_once = 2;
-
-/// Packed queries of up to four columns, a vector of each in turn: one pointer walks over all of them.
-HWY_INLINE const float* columns_at(const float* queries, index_t at) { return queries + at * decode_columns; }
-
-/// The running products of two keys with up to four queries.
-template <int Columns>
-struct key_products {
-  float_vector s0, s1, s2, s3, t0, t1, t2, t3;
-
-  // Written out, because an implicit constructor would not be compiled for the target.
-  HWY_INLINE key_products() { s0 = s1 = s2 = s3 = t0 = t1 = t2 = t3 = hn::Zero(float_tag()); }
-
-  HWY_INLINE void add(float_vector j, float_vector k, const float* queries) {
-    const float_vector q0 = load(queries);
-    s0 = hn::MulAdd(j, q0, s0), t0 = hn::MulAdd(k, q0, t0);
-    if constexpr (Columns > 1) {
-      const float_vector q1 = load(queries + lanes());
-      s1 = hn::MulAdd(j, q1, s1), t1 = hn::MulAdd(k, q1, t1);
-    }
-    if constexpr (Columns > 2) {
-      const float_vector q2 = load(queries + 2 * lanes());
-      s2 = hn::MulAdd(j, q2, s2), t2 = hn::MulAdd(k, q2, t2);
-    }
-    if constexpr (Columns > 3) {
-      const float_vector q3 = load(queries + 3 * lanes());
-      s3 = hn::MulAdd(j, q3, s3), t3 = hn::MulAdd(k, q3, t3);
-    }
-  }
-
-  /// Channels that do not turn; queries hold zeros behind their last one, so that the loads alone cut a
-  /// vector short.
-  template <class T>
-  HWY_INLINE void add_channels(const T* first, const T* second, index_t channels, const float* queries) {
-    index_t c = 0;
-    for (; c + lanes() <= channels; c += lanes())
-      add(load(first + c), load(second + c), columns_at(queries, c));
-    if (c < channels)
-      add(load_first(first + c, channels - c), load_first(second + c, channels - c), columns_at(queries, c));
-  }
-};
-
-/// Scores of two key rows against `Columns` packed queries, four floats for each key.
-template <int Columns, class T>
-HWY_INLINE void score_keys(const T* first, const T* second, step_angles first_angles,
-                           step_angles second_angles, const rotation* turns, const packed_head& pack,
-                           index_t head_dim, const float* queries, float* scores) {
-  key_products<Columns> products;
-  if (turns) {
-    const index_t pairs = pack.pairs,
-                  whole = turns->layout == pairing::half_split ? pairs / lanes() * lanes() : 0;
-    const T *const x = first + turns->offset, *const y = second + turns->offset;
-    const float* const second_queries = columns_at(queries, pack.second);
-    const auto turn_and_add = [&](index_t p, float_vector a, float_vector b, float_vector e,
-                                  float_vector f) HWY_ATTR {
-      const float_vector c = first_angles.cos(p), s = first_angles.sin(p);
-      const float_vector g = second_angles.cos(p), h = second_angles.sin(p);
-      products.add(hn::MulSub(a, c, hn::Mul(b, s)), hn::MulSub(e, g, hn::Mul(f, h)), columns_at(queries, p));
-      products.add(hn::MulAdd(a, s, hn::Mul(b, c)), hn::MulAdd(e, h, hn::Mul(f, g)),
-                   columns_at(second_queries, p));
-    };
-    index_t p = 0;
-    for (; p < whole; p += lanes())  // the usual case, without a question per vector
-      turn_and_add(p, load(x + p), load(x + pairs + p), load(y + p), load(y + pairs + p));
-    for (; p < pairs; p += lanes()) {
-      float_vector a, b, e, f;
-      load_pairs(x, turns->layout, pairs, p, a, b);
-      load_pairs(y, turns->layout, pairs, p, e, f);
-      turn_and_add(p, a, b, e, f);
-    }
-  }
-  const index_t before = turns ? turns->offset : 0, behind = turns ? turns->offset + turns->width : 0;
-  products.add_channels(first, second, before, columns_at(queries, pack.before));
-  products.add_channels(first + behind, second + behind, head_dim - behind, columns_at(queries, pack.behind));
-  store_sums(products.s0, products.s1, products.s2, products.s3, scores);
-  store_sums(products.t0, products.t1, products.t2, products.t3, scores + decode_columns);
+/// Σ over the lanes of a, b, c and d, in that order, to `to`; a whole vector is written.
+HWY_INLINE void store_sums_of_lanes(float_vector a, float_vector b, float_vector c, float_vector d,
+                                    float* to) {
+#if HWY_TARGET == HWY_SCALAR
+  store(a, to), store(b, to + 1), store(c, to + 2), store(d, to + 3);
+#else
+  const float_tag tag;
+  const auto fold = [](float_vector low, float_vector high) HWY_ATTR {
+    return hn::Add(hn::ConcatEven(float_tag(), high, low), hn::ConcatOdd(float_tag(), high, low));
+  };
+  float_vector sums = fold(fold(a, b), fold(c, d));
+  for (std::size_t left = hn::Lanes(tag) / 4; left > 1; left /= 2) sums = fold(sums, sums);
+  store(sums, to);
+#endif
 }
 
-/// A part of a block of keys for one KV head.
-struct key_part {
-  index_t kv_head, first, count;
-  index_t left;   ///< keys from `first` to the end of the block
-  index_t step;   ///< where it lies in its block
-  bool by_table;  ///< keys turn by the step table, queries have been turned to the block
-  bool run;       ///< key positions are consecutive
+/// scores[r][0…3] = q_r · k_0…3 for packed queries and keys as they lie in memory, turned by rows t … t+3 of
+/// the table.
+template <int Rows, class T>
+HWY_NOINLINE void dot_four_keys(const key_loader& keys, const T* const* key, index_t step, const float* q,
+                                index_t q_stride, float* scores, index_t scores_stride) {
+  const float_tag d;
+  const packed_head& pack = keys.pack;
+  const index_t channels = keys.call.head_dim;
+  const index_t offset = pack.pairs > 0 ? keys.turns->offset : 0, behind = offset + 2 * pack.pairs;
+  const pairing layout = pack.pairs > 0 ? keys.turns->layout : pairing::half_split;
+  const float_vector zero = hn::Zero(d);
+
+#define POSENC_FOR_EACH_ROW(DO, k) DO(k, 0) DO(k, 1) DO(k, 2) DO(k, 3)
+#define POSENC_FOR_EACH_KEY(DO) DO(0) DO(1) DO(2) DO(3)
+#define POSENC_START(k) float_vector s##k##0 = zero, s##k##1 = zero, s##k##2 = zero, s##k##3 = zero;
+#define POSENC_ADD_PAIR(k, r)                                                   \
+  if constexpr (Rows > r) {                                                     \
+    s##k##r = hn::MulAdd(x, load(q + r * q_stride + p), s##k##r);               \
+    s##k##r = hn::MulAdd(y, load(q + r * q_stride + pack.second + p), s##k##r); \
+  }
+#define POSENC_TURN(k)                                                                           \
+  {                                                                                              \
+    float_vector a, b;                                                                           \
+    load_pairs(key[k] + offset, layout, pack.pairs, p, a, b);                                    \
+    const step_angles at{table + k * keys.table_stride};                                         \
+    const float_vector c = at.cos(p), s = at.sin(p);                                             \
+    const float_vector x = hn::MulSub(a, c, hn::Mul(b, s)), y = hn::MulAdd(a, s, hn::Mul(b, c)); \
+    POSENC_FOR_EACH_ROW(POSENC_ADD_PAIR, k)                                                      \
+  }
+#define POSENC_ADD_REST(k, r) \
+  if constexpr (Rows > r) s##k##r = hn::MulAdd(x, load(q + r * q_stride + at), s##k##r);
+#define POSENC_REST(k)                                    \
+  {                                                       \
+    const float_vector x = load_first(key[k] + c, count); \
+    POSENC_FOR_EACH_ROW(POSENC_ADD_REST, k)               \
+  }
+#define POSENC_FINISH(r) \
+  if constexpr (Rows > r) store_sums_of_lanes(s0##r, s1##r, s2##r, s3##r, scores + r * scores_stride);
+
+  POSENC_FOR_EACH_KEY(POSENC_START)
+  const float* const table = keys.table + step * keys.table_stride;
+  for (index_t p = 0; p < pack.pairs; p += lanes()) {
+    POSENC_FOR_EACH_KEY(POSENC_TURN)
+  }
+  // The channels that do not turn: those before the rotary slice, then those behind it.
+  for (index_t c = 0; c < offset; c += lanes()) {
+    const index_t at = pack.before + c, count = offset - c;
+    POSENC_FOR_EACH_KEY(POSENC_REST)
+  }
+  for (index_t c = behind; c < channels; c += lanes()) {
+    const index_t at = pack.behind + (c - behind), count = channels - c;
+    POSENC_FOR_EACH_KEY(POSENC_REST)
+  }
+  POSENC_FINISH(0) POSENC_FINISH(1) POSENC_FINISH(2) POSENC_FINISH(3)
+
+#undef POSENC_FINISH
+#undef POSENC_REST
+#undef POSENC_ADD_REST
+#undef POSENC_TURN
+#undef POSENC_ADD_PAIR
+#undef POSENC_START
+#undef POSENC_FOR_EACH_KEY
+#undef POSENC_FOR_EACH_ROW
+}
+
+/// dot_four_keys for any number of rows.
+template <class T>
+HWY_INLINE void dot_rows_of(const key_loader& keys, const T* const* key, index_t step, index_t rows,
+                            const float* q, index_t q_stride, float* scores, index_t scores_stride) {
+  for (index_t r = 0; r < rows; r += dot_rows) {
+    const float* const from = q + r * q_stride;
+    float* const to = scores + r * scores_stride;
+    switch ((std::min)(rows - r, dot_rows)) {
+      case 1:
+        dot_four_keys<1>(keys, key, step, from, q_stride, to, scores_stride);
+        break;
+      case 2:
+        dot_four_keys<2>(keys, key, step, from, q_stride, to, scores_stride);
+        break;
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL || HWY_ARCH_ARM_A64
+      case 3:
+        dot_four_keys<3>(keys, key, step, from, q_stride, to, scores_stride);
+        break;
+      default:
+        dot_four_keys<4>(keys, key, step, from, q_stride, to, scores_stride);
+        break;
+#else
+      default:
+        break;
+#endif
+    }
+  }
+}
+
+/// The scratch of one decode task.
+struct decode_scratch {
+  float *queries, *turned, *scores, *output, *tail, *largest, *total, *keep;
+  std::uint64_t* phases;
+  index_t output_stride = 0, score_stride = 0, floats = 0;
+
+  decode_scratch(float* memory, const packed_head& pack, index_t value_dim, index_t rows) {
+    const auto take = [&](index_t count) {
+      float* const part = memory ? memory + floats : nullptr;
+      floats += round_up(count, 16) + 16;
+      return part;
+    };
+    output_stride = round_up(value_dim, panel_width());
+    score_stride = decode_keys + 2 * lanes();
+    phases = reinterpret_cast<std::uint64_t*>(take(2 * decode_queries * (pack.second + lanes())));
+    queries = take(rows * (pack.stride + lanes()));
+    turned = take(rows * (pack.stride + lanes()));
+    scores = take(rows * score_stride);
+    output = take(rows * output_stride);
+    tail = take(decode_keys * lanes());
+    largest = take(rows), total = take(rows), keep = take(rows);
+  }
 };
 
-/// One split of the cache for all heads of one sequence.
+/// The query heads of a decode task: `count` of each of `kv_count` KV heads.
+struct decode_heads {
+  index_t first_kv, kv_count;
+  index_t in_group, count;
+
+  [[nodiscard]] index_t rows_of_kv(const problem& call) const { return count * call.query_tokens; }
+  [[nodiscard]] index_t rows(const problem& call) const { return kv_count * rows_of_kv(call); }
+  /// Row (kv·count + h)·queries + i is query i of this head.
+  [[nodiscard]] index_t head_of(const problem& call, index_t row) const {
+    const index_t head = row / call.query_tokens;
+    return (first_kv + head / count) * call.group + in_group + head % count;
+  }
+};
+
+/// One split of the keys.
 struct decode_task {
   const problem& call;
   const key_loader& loader;
   decode_scratch scratch;
-  partial_layout partial;
+  decode_heads heads;
+  row_range keys;
 
-  [[nodiscard]] index_t column(index_t row, index_t head) const { return head * call.query_tokens + row; }
-  /// Packs of four columns that a KV head has.
-  [[nodiscard]] index_t chunks() const {
-    return (call.query_tokens * call.group + decode_columns - 1) / decode_columns;
-  }
-  [[nodiscard]] float* output(index_t at) const { return scratch.state + at * partial.floats(); }
-  [[nodiscard]] float& largest(index_t at) const { return output(at)[partial.output_stride]; }
-  [[nodiscard]] float& total(index_t at) const { return output(at)[partial.output_stride + 1]; }
-  [[nodiscard]] bool is_token(index_t row) const {
-    return row >= call.valid_queries.begin && row < call.valid_queries.end;
+  [[nodiscard]] index_t rows() const { return heads.rows(call); }
+  [[nodiscard]] index_t query_stride() const { return loader.pack.stride + lanes(); }
+  [[nodiscard]] index_t phase_stride() const { return loader.pack.second + lanes(); }
+  [[nodiscard]] bool is_token(index_t query) const {
+    return query >= call.valid_queries.begin && query < call.valid_queries.end;
   }
 
-  /// True where queries are turned per block and keys by the step table.
-  [[nodiscard]] bool splits_angles(index_t first, index_t count) const {
-    return loader.turns && loader.turns->depends_on_offset_only() && call.keys.is_run(first, count);
-  }
-
-  /// Turns all queries: to their own position, or to their distance from `anchor`.
-  HWY_NOINLINE void pack_queries(bool by_distance, position anchor) const {
+  /// Packs the queries: as they are where keys turn on load (they turn block by block then), else turned for
+  /// good.
+  HWY_NOINLINE void pack_queries() const {
     pair_angles angles;
-    HWY_ALIGN float packed[widest_head + 6 * vector_slack];
-    for (index_t row = 0; row < call.query_tokens; ++row) {
-      const position here = call.queries[row];
-      if (call.turns) {
-        const auto m = static_cast<float>(call.turns->magnitude);
-        if (by_distance)
-          token_angles(*call.turns, here - anchor, rotation_side::query, m * m, 0, angles.cos, angles.sin);
-        else
-          token_angles(*call.turns, here, rotation_side::query, m,
-                       call.keys_are_rotated ? call.turns->growth_origin : call.queries[0], angles.cos,
-                       angles.sin);
+    std::fill_n(scratch.queries, rows() * query_stride(), 0.0f);
+    std::fill_n(scratch.turned, rows() * query_stride(), 0.0f);
+    for (index_t i = call.valid_queries.begin; i < call.valid_queries.end; ++i) {
+      const position here = call.queries[i];
+      if (call.turns && !loader.turns)
+        token_angles(*call.turns, here, rotation_side::query, static_cast<float>(call.turns->magnitude),
+                     call.turns->growth_origin, angles.cos, angles.sin);
+      if (loader.turns) {
+        std::fill_n(angles.cos, round_up(loader.pack.pairs, lanes()), 1.0f);
+        std::fill_n(angles.sin, round_up(loader.pack.pairs, lanes()), 0.0f);
+        for (index_t p = 0; p < loader.pack.pairs; ++p)
+          scratch.phases[i * phase_stride() + p] =
+              (loader.turns->turns_per_token[static_cast<std::size_t>(p)] * (here - call.keys[keys.begin]))
+                  .hi;
       }
       const float factor = query_factor(call, here);
-      for (index_t head = 0; head < call.heads; ++head) {
-        load_query(call, loader, row, head, angles, factor, packed);
-        for (index_t c = loader.pack.steps; c < loader.pack.stride; ++c) packed[c] = 0;
-        const index_t in_group = column(row, head % call.group),
-                      chunk = head / call.group * chunks() + in_group / decode_columns;
-        float* const to = scratch.queries + chunk * decode_columns * loader.pack.stride +
-                          in_group % decode_columns * lanes();
-        for (index_t c = 0; c < loader.pack.stride; c += lanes())
-          store(load(packed + c), to + c * decode_columns);
+      HWY_ALIGN float packed[widest_head + 4 * vector_slack];
+      for (index_t row = i; row < rows(); row += call.query_tokens) {
+        load_query(call, loader, i, heads.head_of(call, row), angles, factor, packed);
+        float* const to = (loader.turns ? scratch.queries : scratch.turned) + row * query_stride();
+        std::copy_n(packed, loader.pack.steps, to);
+        if (loader.turns) std::copy_n(to, loader.pack.steps, scratch.turned + (to - scratch.queries));
       }
     }
   }
 
-  /// Scores of a block of keys of one KV head against four columns, [key][4].
-  template <int Columns, class T>
-  HWY_NOINLINE void score_rows(const T* keys, const T* values, const key_part& part,
-                               const float* queries) const {
-    HWY_ALIGN float called[keys_at_once][widest_head + vector_slack];
-    HWY_ALIGN float own[keys_at_once][2 * (most_pairs + vector_slack)];
-    const rotation* const turns = loader.turns;
-    const bool calls_back = !turns && call.calls.rotate && !call.keys_are_rotated;
-    const index_t stride = call.k.token_stride;
-    for (index_t t = 0; t < part.count; t += keys_at_once) {
-      const T* rows[keys_at_once];
-      step_angles angles[keys_at_once];
-      for (index_t n = 0; n < keys_at_once; ++n) {
-        const index_t at = (std::min)(t + n, part.count - 1);  // an odd part ends with one key twice
-        rows[n] = keys + at * stride;
-        angles[n].row = loader.table + (part.step + at) * loader.table_stride;
-        if (turns && !part.by_table) {
-          pair_angles alone;
-          token_angles(*turns, call.keys[part.first + at], rotation_side::key,
-                       static_cast<float>(turns->magnitude), call.queries[0], alone.cos, alone.sin);
-          interleave_angles(alone, turns->pairs(), own[n]);
-          angles[n].row = own[n];
+  /// Turns every query to its place relative to the first key of the block at `first`, and its phases on to
+  /// the next.
+  HWY_NOINLINE void turn_queries(index_t first) const {
+    const rotation& turns = *loader.turns;
+    const index_t pairs = loader.pack.pairs;
+    const auto magnitude = static_cast<float>(turns.magnitude * turns.magnitude);
+    pair_angles angles;
+    for (index_t i = call.valid_queries.begin; i < call.valid_queries.end; ++i) {
+      if (turns.growth_per_token.empty()) {
+        std::int32_t top[most_pairs + vector_slack];
+        std::uint64_t* const phases = scratch.phases + i * phase_stride();
+        for (index_t p = 0; p < pairs; ++p) {
+          top[p] = top_bits({phases[p], 0});
+          phases[p] -= block_phases[p];
         }
-        if (calls_back) {
-          copy_channels(rows[n], call.head_dim, called[n]);
-          call.calls.rotate(call.calls.encoding, called[n], call.head_dim, call.keys[part.first + at],
-                            rotation_side::key);
-        }
-        prefetch_row(keys + (std::min)(at + prefetch_keys, part.left - 1) * stride, call.head_dim);
-        prefetch_row(values + at * call.v.token_stride, call.value_dim);
+        std::fill_n(top + pairs, vector_slack, 0);
+        angles_of_phases(top, pairs, magnitude, angles.cos, angles.sin);
+      } else {
+        token_angles(turns, call.queries[i] - call.keys[first], rotation_side::query, magnitude, 0,
+                     angles.cos, angles.sin);
       }
-      float* const to = scratch.sums + t * decode_columns;
-      if (calls_back)
-        score_keys<Columns, float>(called[0], called[1], {}, {}, nullptr, loader.pack, call.head_dim, queries,
-                                   to);
-      else
-        score_keys<Columns, T>(rows[0], rows[1], angles[0], angles[1], turns, loader.pack, call.head_dim,
-                               queries, to);
+      for (index_t row = i; row < rows(); row += call.query_tokens) {
+        const index_t at = row * query_stride();
+        const float* const from = scratch.queries + at;
+        float* const to = scratch.turned + at;
+        for (index_t p = 0; p < pairs; p += lanes()) {
+          const float_vector a = load(from + p), b = load(from + loader.pack.second + p);
+          const float_vector c = load(angles.cos + p), s = load(angles.sin + p);
+          store(hn::MulSub(a, c, hn::Mul(b, s)), to + p);
+          store(hn::MulAdd(a, s, hn::Mul(b, c)), to + loader.pack.second + p);
+        }
+      }
     }
   }
 
-  /// The same, then one row of scores per column.
-  template <int Columns>
-  HWY_NOINLINE void score_block(const key_part& part, const float* queries, float* scores) const {
-    with_row(call.k, part.first, part.kv_head, [&](const auto* keys) {
-      with_row(call.v, part.first, part.kv_head, [&](const auto* values) {
-        score_rows<Columns>(keys, reinterpret_cast<decltype(keys)>(values), part, queries);
-      });
-    });
+  /// Asks for heads [begin, end) of the block of rows at `first`, counted token by token, ahead of their use.
+  /// A few at a time: more than the memory system keeps in flight would only wait.
+  template <class T>
+  HWY_INLINE void fetch(const T* base, const tensor& of, index_t first, index_t begin, index_t end,
+                        index_t channels) const {
+    constexpr index_t line = 64 / static_cast<index_t>(sizeof(T));
+    for (index_t unit = begin; unit < end; ++unit) {
+      const index_t row = first + unit / heads.kv_count;
+      if (row >= keys.end) return;
+      const T* const from = base + row * of.token_stride + unit % heads.kv_count * of.head_stride;
+      for (index_t c = 0; c < channels; c += line) prefetch_second_level(from + c);
+    }
+  }
+
+  /// Softcap, bias and mask of one row of scores, then its weights.
+  HWY_NOINLINE void weigh(index_t row, index_t first, index_t count) const {
     const float_tag d;
-    for (index_t t = 0; t < part.count; t += lanes()) {
-      float_vector c0, c1, c2, c3;
-      hn::LoadInterleaved4(d, scratch.sums + t * decode_columns, c0, c1, c2, c3);
-      store(c0, scores + t);
-      if constexpr (Columns > 1) store(c1, scores + decode_part + t);
-      if constexpr (Columns > 2) store(c2, scores + 2 * decode_part + t);
-      if constexpr (Columns > 3) store(c3, scores + 3 * decode_part + t);
-    }
-  }
-
-  HWY_NOINLINE void add_relative_keys(index_t row, index_t head, index_t first, index_t count,
-                                      float* scores) const {
-    HWY_ALIGN float query[widest_head + vector_slack];
-    HWY_ALIGN float relative[widest_head + vector_slack];
-    widen_row(call.q, row, head, call.head_dim, query);
-    const position here = call.queries[row];
-    const float factor = query_factor(call, here);
-    for (index_t t = 0; t < count; ++t) {
-      const position there = call.keys[first + t];
-      if (!call.sees(here, there)) continue;
-      call.calls.relative_key(call.calls.encoding, head, there - here, relative, call.head_dim);
-      scores[t] += dot_of(query, relative, call.head_dim) * factor;
-    }
-  }
-
-  /// Softcap, bias and mask of one column, keys along the lanes; [begin, end) is what may be seen.
-  HWY_NOINLINE void finish_scores(index_t row, index_t head, index_t first, index_t count, bool run,
-                                  float* scores) const {
-    const float_tag d;
-    const position here = call.queries[row];
+    const index_t query = row % call.query_tokens, head = heads.head_of(call, row), width = lanes();
+    float* const scores = scratch.scores + row * scratch.score_stride;
+    const position distance = call.queries[query] - call.keys[first];
     if (call.softcap > 0) {
       const float_vector cap = constant(static_cast<float>(call.softcap * log2_e));
-      for (index_t t = 0; t < count; t += lanes()) store(hn::Mul(tanh_of(load(scores + t)), cap), scores + t);
+      for (index_t t = 0; t < count; t += width) store(hn::Mul(tanh_of(load(scores + t)), cap), scores + t);
     }
     const distance_bias& bias = call.bias;
-    const position distance = here - call.keys[first];
-    if (bias.kind == distance_bias::form::linear && run && distance - count >= 0) {
-      const float_vector slope = constant(static_cast<float>(bias.behind[head] * log2_e));
+    if (bias.kind == distance_bias::form::linear && (distance < 0 || distance >= count - 1)) {
+      const auto slope = static_cast<float>((distance < 0 ? bias.ahead : bias.behind)[head] * log2_e);
       const float_vector start = constant(static_cast<float>(distance));
-      for (index_t t = 0; t < count; t += lanes())
-        store(hn::MulAdd(slope, hn::Sub(start, hn::Iota(d, static_cast<float>(t))), load(scores + t)),
-              scores + t);
-    } else if (bias.kind == distance_bias::form::diagonal && run && distance - count > bias.last) {
+      for (index_t t = 0; t < count; t += width)
+        store(
+            hn::MulAdd(constant(slope), hn::Sub(start, hn::Iota(d, static_cast<float>(t))), load(scores + t)),
+            scores + t);
+    } else if (bias.kind == distance_bias::form::diagonal && distance - (count - 1) >= bias.last) {
       const float_vector end = constant(bias_at(bias, head, bias.last));
-      for (index_t t = 0; t < count; t += lanes()) store(hn::Add(load(scores + t), end), scores + t);
+      for (index_t t = 0; t < count; t += width) store(hn::Add(load(scores + t), end), scores + t);
     } else if (bias.kind != distance_bias::form::none) {
-      for (index_t t = 0; t < count; ++t) scores[t] += bias_at(bias, head, here - call.keys[first + t]);
+      for (index_t t = 0; t < count; ++t) scores[t] += bias_at(bias, head, distance - t);
     }
-    if (call.calls.bias)
-      for (index_t t = 0; t < count; ++t)
-        if (call.sees(here, call.keys[first + t]))
-          scores[t] =
-              (std::max)(scores[t] + call.calls.bias(call.calls.encoding, head, here, call.keys[first + t]) *
-                                         static_cast<float>(log2_e),
-                         masked_score);
-    if (sight_of(call, {here, here, true}, span_of(call.keys, first, count)) != sight::all)
-      for (index_t t = 0; t < count; ++t)
-        if (!call.sees(here, call.keys[first + t])) scores[t] = masked_score;
-  }
+    row_range seen{0, count};
+    if (call.farthest_ahead != problem::no_limit)
+      seen.end = (std::clamp)(distance + call.farthest_ahead + 1, position{0}, position{count});
+    if (call.farthest_behind != problem::no_limit)
+      seen.begin = (std::clamp)(distance - call.farthest_behind, position{0}, position{seen.end});
+    std::fill_n(scores, seen.begin, masked_score);
+    std::fill_n(scores + seen.end, round_up(count, width) - seen.end, masked_score);
 
-  /// Scores of one column into weights; returns what earlier sums have to be multiplied by.
-  HWY_NOINLINE float weigh(index_t count, float* scores, index_t at) const {
-    const float_tag d;
-    for (index_t t = count; t < round_up(count, lanes()); ++t) scores[t] = masked_score;
-    float_vector m = constant(largest(at));
-    for (index_t t = 0; t < count; t += lanes()) m = hn::Max(m, load(scores + t));
-    m = hn::MaxOfLanes(d, m);
+    float_vector largest = constant(scratch.largest[row]);
+    for (index_t t = 0; t < count; t += width) largest = hn::Max(largest, load(scores + t));
+    largest = hn::MaxOfLanes(d, largest);
     float_vector sum = hn::Zero(d);
-    const float_vector lowest = constant(masked_score);
-    for (index_t t = 0; t < count; t += lanes()) {
+    for (index_t t = 0; t < count; t += width) {
       const float_vector s = load(scores + t);
-      const float_vector w = hn::IfThenElseZero(hn::Gt(s, lowest), exp2_of(hn::Sub(s, m)));
-      store(w, scores + t);
-      sum = hn::Add(sum, w);
+      const float_vector weight =
+          hn::IfThenElseZero(hn::Gt(s, constant(masked_score)), exp2_of(hn::Sub(s, largest)));
+      store(weight, scores + t);
+      sum = hn::Add(sum, weight);
     }
-    const float keep = hn::GetLane(exp2_of(hn::Sub(constant(largest(at)), m)));
-    total(at) = total(at) * keep + hn::GetLane(hn::SumOfLanes(d, sum));
-    largest(at) = hn::GetLane(m);
-    return keep;
+    const float keep = hn::GetLane(exp2_of(hn::Sub(constant(scratch.largest[row]), largest)));
+    scratch.keep[row] = keep;
+    scratch.total[row] = scratch.total[row] * keep + hn::GetLane(hn::SumOfLanes(d, sum));
+    scratch.largest[row] = hn::GetLane(largest);
   }
 
-  /// O = keep·O + w·V for the columns of one KV head.
+  /// O ← keep·O + weights·V of one KV head over columns [c, c + vectors·lanes) of a block of values.
   template <class T>
-  HWY_NOINLINE void add_values(const T* values, index_t columns, index_t first_column, index_t count) const {
-    const index_t floats = partial.floats(), half = lanes();
-    for (index_t c = 0; c < call.value_dim; c += 2 * half) {
-      const index_t left = call.value_dim - c;
-      for (index_t r = 0; r < columns; r += block_rows) {
-        const index_t rows = (std::min)(columns - r, block_rows);
-        const float* const weights = scratch.scores + r * decode_part;
-        float* const to = output(first_column + r) + c;
-        const product_shape shape{count, decode_part, 1, call.v.token_stride, floats};
-        if (left >= 2 * half) {
-          product(rows, 2, shape, weights, values + c, scratch.keep + r, to);
-          continue;
+  HWY_INLINE void add_values(const T* values, index_t stride, index_t count, index_t kv, index_t c,
+                             index_t vectors) const {
+    const product_shape shape{count, scratch.score_stride, 1, stride, scratch.output_stride};
+    const index_t first = kv * heads.rows_of_kv(call), last = first + heads.rows_of_kv(call);
+    for (index_t r = first; r < last; r += block_rows)
+      product((std::min)(last - r, block_rows), vectors, shape, scratch.scores + r * scratch.score_stride,
+              values, scratch.keep + r, scratch.output + r * scratch.output_stride + c);
+  }
+
+  /// All blocks of the split, keys stored as K, values as V. While keys are multiplied the values of the
+  /// block are asked for, and while values are added up the next keys are.
+  template <class K, class V>
+  HWY_NOINLINE void walk(const K* k, const V* v) const {
+    const index_t width = lanes(), whole = call.value_dim / width * width,
+                  rows_of_kv = heads.rows_of_kv(call);
+    for (index_t first = keys.begin; first < keys.end; first += decode_keys) {
+      const index_t count = (std::min)(decode_keys, keys.end - first);
+      if (loader.turns) turn_queries(first);
+      for (index_t t = 0; t < count; t += 4) {
+        for (index_t kv = 0; kv < heads.kv_count; ++kv) {
+          const index_t unit = t * heads.kv_count + 4 * kv;
+          fetch(v, call.v, first, unit, unit + 4, call.value_dim);
+          const K* four[4];
+          for (index_t n = 0; n < 4; ++n)
+            four[n] =
+                k + (first + (std::min)(t + n, count - 1)) * call.k.token_stride + kv * call.k.head_stride;
+          const index_t row = kv * rows_of_kv;
+          dot_rows_of(loader, four, t, rows_of_kv, scratch.turned + row * query_stride(), query_stride(),
+                      scratch.scores + row * scratch.score_stride + t, scratch.score_stride);
         }
-        if (left >= half) product(rows, 1, shape, weights, values + c, scratch.keep + r, to);
-        const index_t at = left >= half ? half : 0, rest = left - at;
-        if (rest == 0) continue;
-        for (index_t t = 0; t < count; ++t)
-          store(load_first(values + t * call.v.token_stride + c + at, rest), scratch.tail + t * half);
-        product(rows, 1, {count, decode_part, 1, half, floats}, weights,
-                static_cast<const float*>(scratch.tail), scratch.keep + r, to + at);
+      }
+      for (index_t r = 0; r < rows(); ++r) weigh(r, first, count);
+      const index_t panels = (whole + 2 * width - 1) / (2 * width), units = decode_keys * heads.kv_count;
+      const index_t steps = (std::max)(panels, index_t{1}) * heads.kv_count;
+      index_t step = 0;
+      const auto fetch_next = [&] {
+        fetch(k, call.k, first + decode_keys, units * step / steps, units * (step + 1) / steps,
+              call.head_dim);
+        ++step;
+      };
+      for (index_t kv = 0; kv < heads.kv_count; ++kv) {
+        const V* const values = v + first * call.v.token_stride + kv * call.v.head_stride;
+        if (panels == 0) fetch_next();
+        for (index_t c = 0; c < whole; c += 2 * width) {
+          fetch_next();
+          add_values(values + c, call.v.token_stride, count, kv, c, whole - c > width ? 2 : 1);
+        }
+        if (whole < call.value_dim) {
+          for (index_t t = 0; t < count; ++t)
+            store(load_first(values + t * call.v.token_stride + whole, call.value_dim - whole),
+                  scratch.tail + t * width);
+          add_values(static_cast<const float*>(scratch.tail), width, count, kv, whole, 1);
+        }
       }
     }
   }
 
-  /// Scores of all columns of one KV head, [column][key].
-  HWY_NOINLINE void score_part(const key_part& part) const {
-    const index_t columns = call.query_tokens * call.group;
-    for (index_t c = 0; c < columns; c += decode_columns) {
-      const float* const queries =
-          scratch.queries + (part.kv_head * chunks() * decode_columns + c) * loader.pack.stride;
-      float* const scores = scratch.scores + c * decode_part;
-      switch ((std::min)(columns - c, decode_columns)) {
-        case 1:
-          score_block<1>(part, queries, scores);
-          break;
-        case 2:
-          score_block<2>(part, queries, scores);
-          break;
-        case 3:
-          score_block<3>(part, queries, scores);
-          break;
-        default:
-          score_block<4>(part, queries, scores);
-          break;
-      }
+  HWY_NOINLINE void attend() const {
+    std::fill_n(scratch.output, rows() * scratch.output_stride, 0.0f);
+    std::fill_n(scratch.largest, rows(), masked_score);
+    std::fill_n(scratch.total, rows(), 0.0f);
+    if (keys.begin >= keys.end) return;
+    pack_queries();
+    if (loader.turns)
+      for (index_t p = 0; p < loader.pack.pairs; ++p)
+        block_phases[p] = (loader.turns->turns_per_token[static_cast<std::size_t>(p)] * decode_keys).hi;
+    const auto with_keys = [&](const auto* k) {
+      with_row(call.v, 0, heads.first_kv, [&](const auto* v) { walk(k, v); });
+    };
+    with_row(call.k, 0, heads.first_kv, with_keys);
+  }
+
+  /// The state of every row, for merge_partials.
+  HWY_NOINLINE void write_partials(float* to) const {
+    for (index_t r = 0; r < rows(); ++r, to += partial_stride(call)) {
+      std::copy_n(scratch.output + r * scratch.output_stride, scratch.output_stride, to);
+      to[scratch.output_stride] = scratch.largest[r];
+      to[scratch.output_stride + 1] = scratch.total[r];
     }
   }
 
-  /// Scores, softmax and values of one part of a block for one KV head.
-  HWY_NOINLINE void attend(const key_part& part) const {
-    const index_t columns = call.query_tokens * call.group, first_column = part.kv_head * columns;
-    score_part(part);
-    for (index_t c = 0; c < columns; ++c) {
-      const index_t head = part.kv_head * call.group + c / call.query_tokens, row = c % call.query_tokens;
-      float* const scores = scratch.scores + c * decode_part;
-      if (call.calls.relative_key) add_relative_keys(row, head, part.first, part.count, scores);
-      finish_scores(row, head, part.first, part.count, part.run, scores);
-      scratch.keep[c] = weigh(part.count, scores, first_column + c);
-    }
-    with_row(call.v, part.first, part.kv_head,
-             [&](const auto* values) { add_values(values, columns, first_column, part.count); });
-    if (call.calls.relative_value)
-      for (index_t c = 0; c < columns; ++c)
-        add_relative_values(call, part.kv_head * call.group + c / call.query_tokens,
-                            call.queries[c % call.query_tokens], part.first, part.count,
-                            scratch.scores + c * decode_part, 1, output(first_column + c));
-  }
-
-  HWY_NOINLINE void attend_block(index_t first, index_t count) const {
-    const bool by_table = splits_angles(first, count), run = call.keys.is_run(first, count);
-    if (by_table) pack_queries(true, call.keys[first]);
-    for (index_t kv_head = 0; kv_head < call.kv_heads; ++kv_head)
-      for (index_t step = 0; step < count; step += decode_part)
-        attend({kv_head, first + step, (std::min)(decode_part, count - step), count - step, step, by_table,
-                run});
-  }
-
-  /// True when some query sees some key of the block.
-  [[nodiscard]] bool sees_block(index_t first, index_t count) const {
-    const position_span keys = span_of(call.keys, first, count);
-    for (index_t row = call.valid_queries.begin; row < call.valid_queries.end; ++row)
-      if (sight_of(call, {call.queries[row], call.queries[row], true}, keys) != sight::none) return true;
-    return false;
-  }
-
-  HWY_NOINLINE void run(index_t begin, index_t end) const {
-    std::fill_n(scratch.state, call.query_tokens * call.heads * partial.floats(), 0.0f);
-    for (index_t at = 0; at < call.query_tokens * call.heads; ++at) largest(at) = masked_score;
-    bool packed = false;
-    for (index_t first = begin; first < end; first += decode_keys) {
-      const index_t count = (std::min)(decode_keys, end - first);
-      if (!sees_block(first, count)) continue;
-      if (splits_angles(first, count)) {
-        packed = false;
-      } else if (!packed) {
-        pack_queries(false, 0);
-        packed = true;
-      }
-      attend_block(first, count);
+  /// The output rows, where the keys were not split.
+  HWY_NOINLINE void write_rows() const {
+    for (index_t r = 0; r < rows(); ++r) {
+      const index_t query = r % call.query_tokens;
+      prefill_task::finish_row(call, heads.head_of(call, r), query, is_token(query), scratch.largest[r],
+                               scratch.total[r], scratch.output + r * scratch.output_stride);
     }
   }
 
-  /// The sums of all splits of one head, in order, as its output rows.
-  HWY_NOINLINE static void merge_head(const problem& call, const partial_layout& partial,
-                                      const float* partials, index_t splits, index_t head) {
-    HWY_ALIGN float sum[widest_head + 2 * vector_slack];
-    const index_t rows = call.query_tokens, of_split = rows * call.heads * partial.floats();
-    for (index_t row = 0; row < rows; ++row) {
-      const float* const first = partials + (head * rows + row) * partial.floats();
-      float m = masked_score;
-      for (index_t s = 0; s < splits; ++s) m = (std::max)(m, first[s * of_split + partial.output_stride]);
-      float total = 0;
-      std::fill_n(sum, partial.output_stride, 0.0f);
-      for (index_t s = 0; s < splits; ++s) {
-        const float* const part = first + s * of_split;
-        if (!(part[partial.output_stride] > masked_score)) continue;
-        const float weight = hn::GetLane(exp2_of(constant(part[partial.output_stride] - m)));
-        total += weight * part[partial.output_stride + 1];
-        for (index_t c = 0; c < partial.output_stride; c += lanes())
-          store(hn::MulAdd(constant(weight), load(part + c), load(sum + c)), sum + c);
-      }
-      prefill_task::finish_row(
-          call, head, row, row >= call.valid_queries.begin && row < call.valid_queries.end, m, total, sum);
-    }
-  }
+  mutable std::uint64_t block_phases[most_pairs] = {};  ///< phase of decode_keys tokens
 };
+
+/// Adds up the partial results of the splits, in their order, in place of the first, and writes the output
+/// rows.
+inline HWY_NOINLINE void merge_partials(const problem& call, const decode_heads& heads, index_t splits,
+                                        index_t split_floats, float* partials) {
+  const index_t stride = partial_stride(call), state = round_up(call.value_dim, panel_width());
+  for (index_t r = 0; r < heads.rows(call); ++r) {
+    float* const sum = partials + r * stride;
+    for (index_t split = 1; split < splits; ++split) {
+      const float* const next = partials + split * split_floats + r * stride;
+      const float largest = (std::max)(sum[state], next[state]);
+      const float_vector keep = exp2_of(constant(sum[state] - largest)),
+                         add = exp2_of(constant(next[state] - largest));
+      for (index_t c = 0; c < state; c += lanes())
+        store(hn::MulAdd(load(sum + c), keep, hn::Mul(load(next + c), add)), sum + c);
+      sum[state + 1] = sum[state + 1] * hn::GetLane(keep) + next[state + 1] * hn::GetLane(add);
+      sum[state] = largest;
+    }
+    const index_t query = r % call.query_tokens;
+    const bool is_token = query >= call.valid_queries.begin && query < call.valid_queries.end;
+    prefill_task::finish_row(call, heads.head_of(call, r), query, is_token, sum[state], sum[state + 1], sum);
+  }
+}
 
 }  // namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

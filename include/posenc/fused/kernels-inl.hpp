@@ -31,26 +31,9 @@ HWY_INLINE key_loader loader_of(const problem& call, const float* shared) {
           needs_step_table(call) ? step_stride(call) : 0};
 }
 
-HWY_INLINE partial_layout partial_of(const problem& call) {
-  return {round_up(call.value_dim, panel_width())};
-}
-
 HWY_INLINE index_t table_rows(const task_plan& plan) { return plan.decode ? decode_keys : prefill_keys; }
 HWY_INLINE index_t table_floats(const problem& call, const task_plan& plan) {
   return needs_step_table(call) ? table_rows(plan) * step_stride(call) : 0;
-}
-
-/// Splits of at least two blocks, and at most 64 of them: what they leave behind does not grow with the
-/// cache.
-inline HWY_NOINLINE void plan_decode(const problem& call, const packed_head& pack, task_plan& result) {
-  const index_t keys = call.valid_keys.end - call.valid_keys.begin;
-  result.decode = true;
-  result.split = (std::max)(2 * decode_keys, round_up((keys + 63) / 64, decode_keys));
-  result.tiles = result.tasks = (std::max)((keys + result.split - 1) / result.split, index_t{1});
-  result.merges = call.heads;
-  result.worker_floats = decode_scratch(nullptr, call, pack, partial_of(call)).floats;
-  result.shared_floats =
-      table_floats(call, result) + result.tiles * call.query_tokens * call.heads * partial_of(call).floats();
 }
 
 inline HWY_NOINLINE void plan_prefill(const problem& call, const packed_head& pack, task_plan& result) {
@@ -70,7 +53,14 @@ inline HWY_NOINLINE task_plan plan(const problem& call) {
   task_plan result;
   if (call.query_tokens == 0) return result;
   const packed_head pack = packing_of(call.keys_are_rotated ? nullptr : call.turns, call.head_dim);
-  (call.query_tokens <= decode_rows ? plan_decode : plan_prefill)(call, pack, result);
+  if (!fits_decode(call)) {
+    plan_prefill(call, pack, result);
+    return result;
+  }
+  result = plan_decode(call);
+  result.worker_floats = decode_scratch(nullptr, pack, call.value_dim, result.rows).floats;
+  result.shared_floats = table_floats(call, result);
+  if (result.merges > 0) result.shared_floats += result.tasks * result.rows * partial_stride(call);
   return result;
 }
 
@@ -78,14 +68,33 @@ inline HWY_NOINLINE void prepare(const problem& call, const task_plan& plan, flo
   if (needs_step_table(call)) fill_step_table(*call.turns, table_rows(plan), step_stride(call), shared);
 }
 
+/// The heads of group `group` of a decode: chunks of the query heads first, KV heads after.
+HWY_INLINE decode_heads decode_heads_of(const problem& call, const task_plan& plan, index_t group) {
+  const index_t kv_heads = decode_kv_heads(call), first_kv = group / plan.head_chunks * kv_heads;
+  const index_t in_group = group % plan.head_chunks * plan.heads_per_task;
+  return {first_kv, (std::min)(kv_heads, call.kv_heads - first_kv), in_group,
+          (std::min)(plan.heads_per_task, call.group - in_group)};
+}
+
+/// Where the split results of a decode lie: group by group, split by split, behind the step table.
+HWY_INLINE float* partials_of(const problem& call, const task_plan& plan, float* shared, index_t task) {
+  return shared + table_floats(call, plan) + task * plan.rows * partial_stride(call);
+}
+
 inline HWY_NOINLINE void run_decode(const problem& call, const task_plan& plan, const key_loader& loader,
                                     float* shared, float* scratch, index_t task) {
-  const partial_layout partial = partial_of(call);
-  const decode_task work{call, loader, decode_scratch(scratch, call, loader.pack, partial), partial};
-  const index_t begin = call.valid_keys.begin + task * plan.split;
-  work.run(begin, (std::min)(begin + plan.split, call.valid_keys.end));
-  const index_t floats = call.query_tokens * call.heads * partial.floats();
-  std::copy_n(work.scratch.state, floats, shared + table_floats(call, plan) + task * floats);
+  const row_range range = decode_range(call);
+  const index_t begin = (std::min)(range.end, range.begin + task % plan.tiles * plan.split);
+  const decode_task work{call,
+                         loader,
+                         decode_scratch(scratch, loader.pack, call.value_dim, plan.rows),
+                         decode_heads_of(call, plan, task / plan.tiles),
+                         {begin, (std::min)(range.end, begin + plan.split)}};
+  work.attend();
+  if (plan.merges > 0)
+    work.write_partials(partials_of(call, plan, shared, task));
+  else
+    work.write_rows();
 }
 
 inline HWY_NOINLINE void run_prefill(const problem& call, const task_plan& plan, const key_loader& loader,
@@ -127,7 +136,8 @@ inline HWY_NOINLINE void run(const problem& call, const task_plan& plan, float* 
 
 inline HWY_NOINLINE void merge(const problem& call, const task_plan& plan, float* shared, float*,
                                index_t task) {
-  decode_task::merge_head(call, partial_of(call), shared + table_floats(call, plan), plan.tiles, task);
+  merge_partials(call, decode_heads_of(call, plan, task), plan.tiles, plan.rows * partial_stride(call),
+                 partials_of(call, plan, shared, task * plan.tiles));
 }
 
 /// The entry points of this instruction set.
