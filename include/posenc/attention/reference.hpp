@@ -93,8 +93,12 @@ template <class S, class E>
     if constexpr (scales<E>) score *= static_cast<sum>(encoding.scale(here));
     if (call.softcap > 0)
       score = static_cast<sum>(call.softcap) * tanh(sum(score / static_cast<sum>(call.softcap)));
-    if constexpr (biases<E>) score += static_cast<sum>(bias_of(encoding, h, here, there));
-    if (is_minus_infinity(score)) continue;  // a bias may mask as well
+    if constexpr (biases<E>) {
+      const auto bias = static_cast<sum>(bias_of(encoding, h, here, there));
+      if (is_minus_infinity(bias)) continue;  // a bias may mask as well; asked before any arithmetic with it
+      score += bias;
+    }
+    if (is_minus_infinity(score)) continue;  // as may an infinite product
     seen.push_back(j);
     scores.push_back(score);
   }
