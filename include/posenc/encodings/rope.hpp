@@ -86,6 +86,7 @@ inline void set_ladder(rotation& target, const frequency_ladder<long double>& la
 /// Frequencies as numbers that can be shown: rounded to double.
 [[nodiscard]] inline std::vector<double> rounded(const std::vector<long double>& inv_freq) {
   std::vector<double> result;
+  result.reserve(inv_freq.size());
   for (const long double w : inv_freq) result.push_back(static_cast<double>(w));
   return result;
 }

@@ -755,8 +755,7 @@ class reader {
     };
     if (now && before && resolved(*now) != resolved(*before))
       warn("rope_type is ", *now, " and type is ", *before, ": rope_type is used");
-    const std::string type = resolved(now ? *now : before.value_or("default"));
-    return type;
+    return resolved(now ? *now : before.value_or("default"));
   }
 
   void describe_rope(const std::string& layer_type, index_t head_dim, encoding_description& encoding) {
