@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # cmake -DSOURCE=file.cpp -DCOMPILE=compiler;flag;... -P check.cmake
 file(STRINGS ${SOURCE} expected REGEX "^// error: ")
-string(REGEX REPLACE "^// error: " "" expected "${expected}")
+list(TRANSFORM expected REPLACE "^// error: " "")
 if(NOT expected)
   message(FATAL_ERROR "${SOURCE} does not say which error it expects")
 endif()
@@ -15,6 +15,8 @@ execute_process(COMMAND ${COMPILE} -DPOSENC_BAD ${SOURCE} RESULT_VARIABLE status
 if(status EQUAL 0)
   message(FATAL_ERROR "the bad variant compiles")
 endif()
-if(NOT output MATCHES "${expected}")
-  message(FATAL_ERROR "the bad variant is refused, but not with /${expected}/:\n${output}")
-endif()
+foreach(sentence IN LISTS expected)
+  if(NOT output MATCHES "${sentence}")
+    message(FATAL_ERROR "the bad variant is refused, but not with /${sentence}/:\n${output}")
+  endif()
+endforeach()

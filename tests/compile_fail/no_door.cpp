@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT
 /// \file
 /// A type that opens no door is refused with a sentence that lists the doors.
-// error: opens no door.*embed\(std::span<S> row, position p\).*rotate\(std::span<S> head, position
-// p\).*bias\(int head, position offset\).*scale\(position query\)
+// error: this type opens no door
+// error: embed\(std::span<S> row, position p\)
+// error: rotate\(std::span<S> head, position p\)
+// error: bias\(int head, position offset\)
+// error: scale\(position query\)
 #include <posenc/posenc.hpp>
 
 struct my_bias {
