@@ -16,8 +16,8 @@
 /// | rope_type and type | rope_type |
 /// | rope_theta inside and outside the block | inside |
 /// | partial_rotary_factor inside and outside | outside |
-/// | original_max_position_embeddings inside and outside | outside; inside where the block is nested by layer
-/// | | head_dim or hidden_size / num_attention_heads | head_dim |
+/// | original_max_position_embeddings inside and outside | outside; inside where the block is nested by layer |
+/// | head_dim or hidden_size / num_attention_heads | head_dim |
 ///
 /// null counts as absent. Unknown keys of the rope block, defaults taken from the model class and overruled
 /// values are reported in model_description::warnings; nothing is printed. A model_type that is not known is
