@@ -193,4 +193,18 @@ TEST(FusedAttention, LogitsOfMinusNinetyThousandAreLogits) {
               1e-2);
 }
 
+TEST(FusedAttention, SoftcapsBeyondFloat) {
+  const auto k = random_matrix<float>(40, 16, 2), v = random_matrix<float>(40, 16, 3);
+  for (const index_t queries : {1, 2, 8}) {
+    const auto q = random_matrix<float>(queries, 16, 1);
+    for (const double softcap : {1e30, 1e38, 1e39, 1e300}) {
+      const posenc::attention_options options{.softcap = softcap};
+      EXPECT_LT(relative_error(posenc::fused::attention(q, k, v, posenc::no_encoding{}, options),
+                               posenc::reference::attention(q, k, v, posenc::no_encoding{}, options)),
+                1e-6)
+          << queries << " queries, softcap " << softcap;
+    }
+  }
+}
+
 }  // namespace

@@ -121,7 +121,7 @@ class prepared_case {
     });
     verdict result = compare(out, log_sum_exp);
     if (!out.gaps_hold(pattern)) result = {1e30, c_.text() + ": wrote between the rows of the output"};
-    if (!(log_sum_exp.col(c_.heads).array() == 7).all())
+    if (log_sum_exp.rows() > 0 && !(log_sum_exp.col(c_.heads).array() == 7).all())
       result = {1e30, c_.text() + ": wrote between the rows of the log-sum-exp"};
     return result;
   }

@@ -129,7 +129,8 @@ template <class S, class E>
   call.head_dim = given.head_dim;
   call.value_dim = given.value_dim;
   call.scale = given.scale;
-  call.softcap = given.softcap;
+  // Far above every score a cap changes nothing, and its parts would leave the range of float.
+  call.softcap = given.softcap > 1e30 ? 0 : given.softcap;
   call.sinks = given.sinks.empty() ? nullptr : given.sinks.data();
   call.valid_queries = given.valid_queries;
   call.valid_keys = given.valid_keys;
