@@ -11,21 +11,12 @@
 
 #include <posenc/errors.hpp>
 
+#include "../gnuplot.hpp"
 #include "view.hpp"
 
 namespace inspect {
 
 namespace detail {
-
-/// A gnuplot string in single quotes.
-[[nodiscard]] inline std::string quoted(const std::string& text) {
-  std::string result = "'";
-  for (const char c : text) {
-    if (c == '\'') result += '\'';
-    if (static_cast<unsigned char>(c) >= 0x20) result += c;
-  }
-  return result + "'";
-}
 
 /// Distances from 1 to `longest`, evenly spaced on a logarithmic axis.
 [[nodiscard]] inline std::vector<posenc::position> distances(double longest) {
@@ -43,7 +34,7 @@ namespace detail {
 /// Draws every rope of the views into an SVG file.
 /// \throws std::invalid_argument when there is no rope or gnuplot cannot be run.
 inline void plot(const std::vector<model_view>& views, const std::string& file) {
-  using detail::quoted;
+  using gnuplot::quoted;
   std::string data, ladder_curves, score_curves;
   double longest = 1024;
   int curves = 0;
@@ -91,12 +82,7 @@ inline void plot(const std::vector<model_view>& views, const std::string& file) 
                              "set title 'Attention score of equal vectors against distance'\n"
                              "set xlabel 'distance in tokens'\nset ylabel 'score per channel'\nplot " +
                              score_curves + "\nunset multiplot\n";
-  std::FILE* gnuplot = ::popen("gnuplot", "w");
-  const bool wrote =
-      gnuplot != nullptr && std::fwrite(script.data(), 1, script.size(), gnuplot) == script.size();
-  const int status = gnuplot != nullptr ? ::pclose(gnuplot) : -1;
-  posenc::detail::require(wrote && status == 0, "--plot: gnuplot could not draw ", file,
-                          " (is it installed?)");
+  gnuplot::draw(script, file);
 }
 
 }  // namespace inspect

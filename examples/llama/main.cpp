@@ -19,6 +19,7 @@
 #include <posenc/models/gguf.hpp>
 #include <posenc/models/what_if.hpp>
 
+#include "context_study.hpp"
 #include "model.hpp"
 #include "session.hpp"
 #include "tokenizer.hpp"
@@ -33,12 +34,15 @@ constexpr const char* usage = R"(usage: llama MODEL.gguf COMMAND [options]
   generate "PROMPT"      continues a text with the likeliest tokens
   perplexity FILE        over windows of --context tokens, half a window apart; each token counts once
   logits FILE OUT        float32 logits of every token of FILE, row by row
+  context-study FILE     perplexity against context: up to 4 times the trained length, RoPE as trained and stretched
 
   --attention NAME       reference or fused (default: fused where it is built in)
   --rope-scaling SCHEME  none, linear:factor=4, theta:factor=4, dynamic:factor=4, yarn:factor=4,original=8192, …
   --threads N            for matrix products and fused attention (default 1)
   --tokens N             generate: how many (default 50); perplexity: reads no more (default 4096)
-  --context N            perplexity: tokens in a window (default 1024)
+  --context N            perplexity: tokens in a window (default 1024); context-study: the trained length
+  --csv FILE             context-study: results, pass by pass; a file with some is gone on with
+  --plot FILE.svg        context-study: draws perplexity against position (needs gnuplot)
 )";
 
 struct arguments {
@@ -52,7 +56,8 @@ struct arguments {
   std::optional<std::string> scaling{};
   int threads = 1;
   std::optional<int> tokens{};
-  int context = 1024;
+  std::optional<int> context{};
+  std::string csv = "context_study.csv", plot{};
 };
 
 [[nodiscard]] int parse_count(std::string_view option, std::string_view digits) {
@@ -83,6 +88,10 @@ struct arguments {
       asked.tokens = parse_count(word, value);
     else if (word == "--context")
       asked.context = parse_count(word, value);
+    else if (word == "--csv")
+      asked.csv = value;
+    else if (word == "--plot")
+      asked.plot = value;
     else
       posenc::detail::fail<std::invalid_argument>("option ", word, " is not known");
   }
@@ -179,9 +188,17 @@ void run(const arguments& asked) {
   } else if (command == "perplexity") {
     std::vector<token> tokens = words.encode(read_text(argument(0)));
     tokens.resize((std::min)(tokens.size(), static_cast<std::size_t>(asked.tokens.value_or(4096))));
-    perplexity(model, tokens, static_cast<std::size_t>(asked.context));
+    perplexity(model, tokens, static_cast<std::size_t>(asked.context.value_or(1024)));
   } else if (command == "logits") {
     write_logits(model, words.encode(read_text(argument(0))), argument(1));
+  } else if (command == "context-study") {
+    posenc::detail::require(asked.context || trained,
+                            "context-study: the file names no trained length; --context does");
+    llama::context_study study(static_cast<std::size_t>(asked.context ? *asked.context : *trained),
+                               asked.csv);
+    study.run(model, words.encode(read_text(argument(0))));
+    study.print_table();
+    if (!asked.plot.empty()) study.plot(asked.plot);
   } else {
     posenc::detail::fail<std::invalid_argument>("command ", command, " is not known; see --help");
   }

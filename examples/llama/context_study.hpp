@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// Perplexity against context length, for RoPE as trained and for the schemes that stretch it.
+///
+/// Every pass ends at the same token of the text and differs in how many tokens before it the model sees (1×,
+/// 2×, 4× the trained length) and in the scheme. What is compared is the perplexity of the last tokens, the
+/// same in every pass: a scheme that works makes it fall as the context grows. The longest passes also
+/// give the perplexity at each position.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <posenc/errors.hpp>
+#include <posenc/models/what_if.hpp>
+
+#include "../gnuplot.hpp"
+#include "model.hpp"
+#include "session.hpp"
+
+namespace llama {
+
+class context_study {
+ public:
+  /// \param csv results go here pass by pass; passes that are there already are not run again
+  context_study(std::size_t trained, std::string csv) : trained_(trained), csv_(std::move(csv)) {
+    posenc::detail::require(trained_ >= buckets_per_trained, "context-study: a trained length of ", trained_);
+    std::ifstream stream(csv_);
+    for (std::string line; std::getline(stream, line);) {
+      std::array<char, 64> scheme{};
+      std::size_t context = 0, from = 0;
+      double nats = 0;
+      if (std::sscanf(line.c_str(), "%63[^,],%zu,%zu,%lf", scheme.data(), &context, &from, &nats) == 4)
+        nats_[{scheme.data(), context}].push_back(nats);
+    }
+  }
+
+  [[nodiscard]] std::size_t tokens_needed() const noexcept { return 4 * trained_; }
+
+  void run(model& m, std::span<const token> tokens) {
+    posenc::detail::require(tokens.size() >= tokens_needed(), "context-study: the text has ", tokens.size(),
+                            " tokens; 4 times the trained length are ", tokens_needed());
+    const std::span<const token> text = tokens.first(tokens_needed());
+    // The cheap passes first.
+    for (const std::size_t stretch : {1U, 4U, 2U})
+      for (const auto& [scheme, reach] : schemes)
+        if (stretch <= reach) add(m, scheme, text.last(stretch * trained_));
+  }
+
+  /// Perplexity of the last tokens: a row for each scheme, a column for each context length.
+  void print_table() const {
+    std::printf("perplexity of the same last %zu tokens\n%-16s", 2 * bucket(), "context");
+    for (const std::size_t stretch : {1U, 2U, 4U}) std::printf("%10zu", stretch * trained_);
+    for (const auto& [scheme, reach] : schemes) {
+      std::printf("\n%-16s", scheme);
+      for (const std::size_t stretch : {1U, 2U, 4U}) {
+        const auto found = nats_.find({scheme, stretch * trained_});
+        if (found == nats_.end())
+          std::printf("%10s", "-");
+        else
+          std::printf("%10.2f", std::exp((found->second.end()[-1] + found->second.end()[-2]) / 2));
+      }
+    }
+    std::puts("");
+  }
+
+  /// Perplexity at each position of the longest passes, as an SVG file.
+  void plot(const std::string& svg) const {
+    std::string data, curves;
+    for (const auto& [scheme, reach] : schemes) {
+      const auto found = nats_.find({scheme, 4 * trained_});
+      if (found == nats_.end()) continue;
+      const std::string name = "$pass" + std::to_string(data.size());
+      data += name + " << EOD\n";
+      for (std::size_t n = 0; n < found->second.size(); ++n)
+        data += std::to_string((n + 1) * bucket()) + ' ' + std::to_string(std::exp(found->second[n])) + '\n';
+      data += "EOD\n";
+      curves += (curves.empty() ? "" : ", ") + name + " using 1:2 with linespoints lw 2 pt 7 ps 0.4 title " +
+                gnuplot::quoted(reach == 4 && std::string(scheme) == "none" ? "as trained" : scheme);
+    }
+    posenc::detail::require(!curves.empty(), "context-study: no pass to draw");
+    const std::string trained = std::to_string(trained_);
+    gnuplot::draw("set terminal svg size 900,520 font 'sans,14' background 'white'\nset output " +
+                      gnuplot::quoted(svg) + '\n' + data +
+                      "set grid lc rgb '#dddddd' lt 1\nset key top left noenhanced\nset logscale y\n"
+                      "set xlabel 'position in the text (tokens)'\nset ylabel 'perplexity'\nset xrange [0:" +
+                      std::to_string(4 * trained_) + "]\nset xtics " + trained + "\nset arrow from " +
+                      trained + ", graph 0 to " + trained +
+                      ", graph 1 nohead dt 2 lc rgb '#888888'\nset label 'trained length' at " + trained +
+                      ", graph 0.05 offset 1,0 textcolor rgb '#666666'\nplot " + curves + '\n',
+                  svg);
+  }
+
+ private:
+  static constexpr std::size_t buckets_per_trained = 8;
+  /// Scheme, and up to how many times the trained length it is tried.
+  static constexpr std::array<std::pair<const char*, std::size_t>, 7> schemes{{{"none", 4},
+                                                                               {"linear:factor=4", 4},
+                                                                               {"theta:factor=4", 4},
+                                                                               {"yarn:factor=4", 4},
+                                                                               {"linear:factor=2", 2},
+                                                                               {"theta:factor=2", 2},
+                                                                               {"yarn:factor=2", 2}}};
+
+  [[nodiscard]] std::size_t bucket() const noexcept { return trained_ / buckets_per_trained; }
+
+  /// One pass, unless it is there already.
+  void add(model& m, const std::string& scheme, std::span<const token> text) {
+    std::vector<double>& means = nats_[{scheme, text.size()}];
+    if (means.size() == text.size() / bucket()) return;
+    std::fprintf(stderr, "%s, %zu tokens\n", scheme.c_str(), text.size());
+    m.use_scaling(posenc::parse_scaling(scheme, static_cast<posenc::position>(trained_)));
+    const std::vector<double> nats = surprises(m, text);
+    means.clear();
+    std::ofstream out(csv_, std::ios::app);
+    if (out.tellp() == 0) out << "scheme,context,from,nats\n";
+    out.precision(9);
+    for (std::size_t from = 0; from < text.size(); from += bucket()) {
+      // nats[n] is of token n + 1.
+      double sum = 0;
+      for (std::size_t n = (std::max)(from, std::size_t{1}); n < from + bucket(); ++n) sum += nats[n - 1];
+      means.push_back(sum / static_cast<double>(from == 0 ? bucket() - 1 : bucket()));
+      out << scheme << ',' << text.size() << ',' << from << ',' << means.back() << '\n';
+    }
+    if (!out.flush()) posenc::detail::fail<posenc::format_error>(csv_, " cannot be written");
+  }
+
+  std::size_t trained_;
+  std::string csv_;
+  std::map<std::pair<std::string, std::size_t>, std::vector<double>> nats_;  ///< means, bucket by bucket
+};
+
+}  // namespace llama
