@@ -19,9 +19,12 @@
 #include <posenc/models/gguf.hpp>
 #include <posenc/models/what_if.hpp>
 
-#include "context_study.hpp"
 #include "model.hpp"
 #include "session.hpp"
+#include "studies/cache_study.hpp"
+#include "studies/compare.hpp"
+#include "studies/context_study.hpp"
+#include "studies/speed.hpp"
 #include "tokenizer.hpp"
 #include "weights.hpp"
 
@@ -34,13 +37,21 @@ constexpr const char* usage = R"(usage: llama MODEL.gguf COMMAND [options]
   generate "PROMPT"      continues a text with the likeliest tokens
   perplexity FILE        over windows of --context tokens, half a window apart; each token counts once
   logits FILE OUT        float32 logits of every token of FILE, row by row
-  context-study FILE     perplexity against context: up to 4 times the trained length, RoPE as trained and stretched
+  compare "PROMPT"       continues along both attention paths; fails where tokens differ, or logits by over 1e-4
+  speed                  tokens/s of prefill and decode and attention's share, at contexts 512, 2048 and 8192
+  cache FILE             what a cache of unrotated keys buys: another scaling in mid-sequence, a context shift
+  context-study FILE     perplexity against context, to 4 times the trained length, RoPE as trained and stretched
 
   --attention NAME       reference or fused (default: fused where it is built in)
   --rope-scaling SCHEME  none, linear:factor=4, theta:factor=4, dynamic:factor=4, yarn:factor=4,original=8192, …
+                         cache: the one that is switched to (default yarn:factor=4)
   --threads N            for matrix products and fused attention (default 1)
-  --tokens N             generate: how many (default 50); perplexity: reads no more (default 4096)
-  --context N            perplexity: tokens in a window (default 1024); context-study: the trained length
+  --tokens N             generate, compare, speed: how many (default 50, 200, 32); perplexity, cache: reads no more
+                         (default 4096, 1025)
+  --ignore-end           generate: goes on after the token that ends a text
+  --context N            perplexity: tokens in a window (default 1024); context-study: the trained length;
+                         speed: this context only
+  --drop N               cache: how many tokens the shift drops (default 256)
   --csv FILE             context-study: results, pass by pass; a file with some is gone on with
   --plot FILE.svg        context-study: draws perplexity against position (needs gnuplot)
 )";
@@ -57,6 +68,8 @@ struct arguments {
   int threads = 1;
   std::optional<int> tokens{};
   std::optional<int> context{};
+  int drop = 256;
+  bool ignores_end = false;
   std::string csv = "context_study.csv", plot{};
 };
 
@@ -76,6 +89,10 @@ struct arguments {
       asked.words.push_back(word);
       continue;
     }
+    if (word == "--ignore-end") {
+      asked.ignores_end = true;
+      continue;
+    }
     posenc::detail::require(n + 1 < words.size(), word, " needs a value");
     const std::string& value = words[++n];
     if (word == "--attention")
@@ -88,6 +105,8 @@ struct arguments {
       asked.tokens = parse_count(word, value);
     else if (word == "--context")
       asked.context = parse_count(word, value);
+    else if (word == "--drop")
+      asked.drop = parse_count(word, value);
     else if (word == "--csv")
       asked.csv = value;
     else if (word == "--plot")
@@ -116,7 +135,8 @@ void report(const llama::model& model, const char* what, std::size_t tokens, dou
                llama::peak_mebibytes());
 }
 
-void generate(llama::model& model, const llama::tokenizer& words, const std::string& prompt, int count) {
+void generate(llama::model& model, const llama::tokenizer& words, const std::string& prompt, int count,
+              bool ignores_end) {
   const std::vector<token> tokens = words.encode(prompt);
   posenc::detail::require(!tokens.empty(), "generate: the prompt is empty");
   llama::kv_cache cache = model.empty_cache();
@@ -124,15 +144,18 @@ void generate(llama::model& model, const llama::tokenizer& words, const std::str
   llama::matrix logits = llama::prefill(model, tokens, cache);
   report(model, "prefill", tokens.size(), prefill_time.seconds());
   const llama::stopwatch decode_time;
-  for (int n = 0; n < count; ++n) {
+  std::size_t generated = 0;
+  for (; generated < static_cast<std::size_t>(count); ++generated) {
     const token next = llama::best_of(logits);
+    if (!ignores_end && words.is_end(next)) break;
     const std::string text = words.decode(next);
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
     logits = model.evaluate({&next, 1}, cache, llama::wanted_logits::last);
   }
   std::puts("");
-  report(model, "decode", static_cast<std::size_t>(count), decode_time.seconds());
+  std::fflush(stdout);
+  report(model, "decode", generated, decode_time.seconds());
 }
 
 void perplexity(llama::model& model, const std::vector<token>& tokens, std::size_t context) {
@@ -166,7 +189,8 @@ void write_logits(llama::model& model, const std::vector<token>& tokens, const s
   if (!out.flush()) posenc::detail::fail<posenc::format_error>(path, " cannot be written");
 }
 
-void run(const arguments& asked) {
+/// \returns the exit status
+int run(const arguments& asked) {
   const std::string &path = asked.words[0], &command = asked.words[1];
   const auto argument = [&](std::size_t n) {
     posenc::detail::require(asked.words.size() > n + 2, command, " needs ", n + 1,
@@ -177,20 +201,34 @@ void run(const arguments& asked) {
   const posenc::gguf_file file = posenc::read_gguf(path);
   const llama::tokenizer words(file);
   llama::model model(
-      llama::load_weights(path, file, [](double share) { llama::show_progress("loading", share); }),
+      llama::load_weights(path, file, llama::progress("loading")),
       asked.attention == "fused" ? llama::attention_path::fused : llama::attention_path::reference,
       asked.threads);
   const auto trained = model.rope_of_file().context_length;
-  if (asked.scaling) model.use_scaling(posenc::parse_scaling(*asked.scaling, trained));
-
-  if (command == "generate") {
-    generate(model, words, argument(0), asked.tokens.value_or(50));
-  } else if (command == "perplexity") {
+  const auto text = [&](int most) {
     std::vector<token> tokens = words.encode(read_text(argument(0)));
-    tokens.resize((std::min)(tokens.size(), static_cast<std::size_t>(asked.tokens.value_or(4096))));
-    perplexity(model, tokens, static_cast<std::size_t>(asked.context.value_or(1024)));
+    tokens.resize((std::min)(tokens.size(), static_cast<std::size_t>(asked.tokens.value_or(most))));
+    return tokens;
+  };
+
+  if (command == "cache") {
+    llama::print_cache_study(model, text(1025), static_cast<std::size_t>(asked.drop),
+                             asked.scaling.value_or("yarn:factor=4"), trained);
+    return 0;
+  }
+  if (asked.scaling) model.use_scaling(posenc::parse_scaling(*asked.scaling, trained));
+  if (command == "generate") {
+    generate(model, words, argument(0), asked.tokens.value_or(50), asked.ignores_end);
+  } else if (command == "perplexity") {
+    perplexity(model, text(4096), static_cast<std::size_t>(asked.context.value_or(1024)));
   } else if (command == "logits") {
     write_logits(model, words.encode(read_text(argument(0))), argument(1));
+  } else if (command == "compare") {
+    return llama::compare_paths(model, words.encode(argument(0)), asked.tokens.value_or(200)) ? 0 : 1;
+  } else if (command == "speed") {
+    std::vector<std::size_t> contexts{512, 2048, 8192};
+    if (asked.context) contexts.assign(1, static_cast<std::size_t>(*asked.context));
+    llama::print_speed(model, contexts, asked.tokens.value_or(32));
   } else if (command == "context-study") {
     posenc::detail::require(asked.context || trained,
                             "context-study: the file names no trained length; --context does");
@@ -202,6 +240,7 @@ void run(const arguments& asked) {
   } else {
     posenc::detail::fail<std::invalid_argument>("command ", command, " is not known; see --help");
   }
+  return 0;
 }
 
 }  // namespace
@@ -215,8 +254,7 @@ int main(int count, char** words) {
     }
     const arguments asked = parse(line);
     posenc::detail::require(asked.words.size() >= 2, "a model and a command are needed; see --help");
-    run(asked);
-    return 0;
+    return run(asked);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "llama: %s\n", error.what());
     return 2;

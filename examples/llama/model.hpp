@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
@@ -43,24 +44,36 @@ struct kv_cache {
       for (matrix& m : *side) m.conservativeResize((std::max)(rows, 2 * m.rows()), Eigen::NoChange);
   }
 
-  /// Context shift: forgets the oldest tokens; the others move down to the positions from 0 on.
+  /// Forgets the oldest tokens; the others keep their positions.
   void drop_oldest(index_t count) {
     const index_t kept = size() - count;
+    posenc::detail::require(count >= 0 && kept >= 0, "a cache of ", size(), " tokens cannot drop ", count);
     for (std::vector<matrix>* side : {&k, &v})
       for (matrix& m : *side) m.topRows(kept) = m.middleRows(count, kept).eval();
-    positions.resize(static_cast<std::size_t>(kept));
-    for (std::size_t n = 0; n < positions.size(); ++n) positions[n] = static_cast<posenc::position>(n);
+    positions.erase(positions.begin(), positions.begin() + count);
   }
+
+  /// Context shift, after drop_oldest(): the tokens move to the positions from 0 on. The keys stay as they are.
+  void renumber() { std::iota(positions.begin(), positions.end(), posenc::position{0}); }
 };
+
+/// What a layer of weights makes of each row of x.
+[[nodiscard]] inline matrix product(const matrix& x, const matrix& weights) {
+  matrix result(x.rows(), weights.rows());
+  if (x.rows() == 1)  // Eigen's product with a vector reads the weights once, as fast as memory gives them
+    result.row(0).transpose().noalias() = weights * x.row(0).transpose();
+  else
+    result.noalias() = x * weights.transpose();
+  return result;
+}
 
 enum class attention_path : unsigned char { reference, fused };
 enum class wanted_logits : unsigned char { none, last, all };
 
 class model {
  public:
-  model(weights w, attention_path path, int threads)
-      : w_(std::move(w)), path_(path), threads_(threads), rope_(make({})) {
-    use_scaling(std::nullopt);
+  model(weights w, attention_path path, int threads) : w_(std::move(w)), threads_(threads), rope_(make({})) {
+    use_attention(path);
   }
 
   [[nodiscard]] const posenc::rope_description& rope_of_file() const {
@@ -70,6 +83,15 @@ class model {
 
   /// From the next token on; what is cached stays as it is. The file's own scaling when nothing is given.
   void use_scaling(const std::optional<posenc::any_scaling>& scaling) { rope_ = make(scaling); }
+
+  /// From the next token on.
+  void use_attention(attention_path path) {
+#if !defined(LLAMA_FUSED)
+    posenc::detail::require(path == attention_path::reference,
+                            "built without Google Highway: --attention reference only");
+#endif
+    path_ = path;
+  }
 
   [[nodiscard]] kv_cache empty_cache() const {
     const index_t kv_width = w_.kv_heads * (w_.width / w_.heads);
@@ -83,6 +105,7 @@ class model {
     const index_t count = static_cast<index_t>(tokens.size()), before = cache.size();
     matrix x(count, w_.width);
     for (index_t n = 0; n < count; ++n) x.row(n) = w_.embedding.row(tokens[static_cast<std::size_t>(n)]);
+    last_attention_.resize(static_cast<index_t>(w_.layers.size()), w_.width);
     cache.reserve(count);
     const posenc::position first = before == 0 ? 0 : cache.positions.back() + 1;
     for (index_t n = 0; n < count; ++n) cache.positions.push_back(first + n);
@@ -90,24 +113,24 @@ class model {
     for (std::size_t l = 0; l < w_.layers.size(); ++l) {
       const layer& layer = w_.layers[l];
       const matrix normed = norm(x, layer.attention_norm);
-      cache.k[l].middleRows(before, count).noalias() = normed * layer.k.transpose();
-      cache.v[l].middleRows(before, count).noalias() = normed * layer.v.transpose();
-      const matrix attended = attend(normed * layer.q.transpose(), cache, l);
-      if (l == 0) first_attention_ = attended;
-      x.noalias() += attended * layer.o.transpose();
+      cache.k[l].middleRows(before, count) = product(normed, layer.k);
+      cache.v[l].middleRows(before, count) = product(normed, layer.v);
+      const matrix attended = attend(product(normed, layer.q), cache, l);
+      last_attention_.row(static_cast<index_t>(l)) = attended.bottomRows(1);
+      x += product(attended, layer.o);
       const matrix inner = norm(x, layer.feed_forward_norm);
-      matrix gate = inner * layer.gate.transpose();
-      gate.array() = gate.array() / (1 + (-gate.array()).exp()) * (inner * layer.up.transpose()).array();
-      x.noalias() += gate * layer.down.transpose();
+      matrix gate = product(inner, layer.gate);
+      gate.array() = gate.array() / (1 + (-gate.array()).exp()) * product(inner, layer.up).array();
+      x += product(gate, layer.down);
     }
     if (wanted == wanted_logits::none) return {};
     const matrix& output = w_.output.size() > 0 ? w_.output : w_.embedding;
     const matrix last = norm(wanted == wanted_logits::all ? x : matrix(x.bottomRows(1)), w_.output_norm);
-    return last * output.transpose();
+    return product(last, output);
   }
 
-  /// What the attention of the first layer gave in the last call of evaluate().
-  [[nodiscard]] const matrix& first_attention() const noexcept { return first_attention_; }
+  /// What attention gave for the last token that was evaluated, a row per layer.
+  [[nodiscard]] const matrix& last_attention() const noexcept { return last_attention_; }
 
   /// Seconds spent in attention so far.
   [[nodiscard]] double attention_seconds() const noexcept { return attention_seconds_; }
@@ -144,8 +167,6 @@ class model {
       const bool is_short = q.rows() * cache.size() < 8192;
       out = posenc::fused::attention(queries, rows(cache.k[l]), rows(cache.v[l]), rope_, options, {},
                                      posenc::fused::openmp_executor(is_short ? 1 : threads_));
-#else
-      posenc::detail::fail<std::invalid_argument>("built without Google Highway: --attention reference only");
 #endif
     }
     attention_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -153,10 +174,10 @@ class model {
   }
 
   weights w_;
-  attention_path path_;
+  attention_path path_ = attention_path::reference;
   [[maybe_unused]] int threads_;
   posenc::rope<float> rope_;
-  matrix first_attention_;
+  matrix last_attention_;
   double attention_seconds_ = 0;
 };
 

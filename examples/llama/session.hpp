@@ -19,10 +19,21 @@
 
 namespace llama {
 
-/// "\r<what> 42 %" on standard error.
-inline void show_progress(const char* what, double share) {
-  std::fprintf(stderr, "\r%s %3.0f %%%s", what, 100 * share, share > 1 - 1e-9 ? "\n" : "");
-}
+/// Says "<what> 42 %" on standard error, on one line that it goes on writing over.
+class progress {
+ public:
+  explicit progress(const char* what) noexcept : what_(what) {}
+  void operator()(double share) {
+    const int percent = static_cast<int>(100 * share + 1e-6);
+    if (percent == shown_) return;
+    shown_ = percent;
+    std::fprintf(stderr, "\r%s %3d %%%s", what_, percent, percent >= 100 ? "\n" : "");
+  }
+
+ private:
+  const char* what_;
+  int shown_ = -1;
+};
 
 class stopwatch {
  public:
@@ -55,10 +66,11 @@ void run_in_pieces(model& m, std::span<const token> tokens, kv_cache& cache, wan
                    const Use& use) {
   constexpr std::size_t piece = 256;
   cache.reserve(static_cast<index_t>(tokens.size()));
+  progress evaluated("evaluating");
   for (std::size_t n = 0; n < tokens.size(); n += piece) {
     const std::size_t count = (std::min)(piece, tokens.size() - n);
     use(n, m.evaluate(tokens.subspan(n, count), cache, wanted));
-    show_progress("evaluating", static_cast<double>(n + count) / static_cast<double>(tokens.size()));
+    evaluated(static_cast<double>(n + count) / static_cast<double>(tokens.size()));
   }
 }
 

@@ -48,6 +48,9 @@ class tokenizer {
     tokens_ = *tokens;
     for (std::size_t n = 0; n < tokens_.size(); ++n) ids_.emplace(tokens_[n], static_cast<token>(n));
     for (std::size_t n = 0; n < merges->size(); ++n) ranks_.emplace((*merges)[n], n);
+    for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"})
+      if (const auto id = file.integer(key)) ends_.push_back(static_cast<token>(*id));
+    if (const auto found = ids_.find("<|endoftext|>"); found != ids_.end()) ends_.push_back(found->second);
     // Printable bytes stand for themselves, the others for the code points from 256 on.
     unsigned next = 256;
     for (unsigned byte = 0; byte < 256; ++byte) {
@@ -72,6 +75,11 @@ class tokenizer {
       text.remove_prefix(end);
     }
     return result;
+  }
+
+  /// Is this the token that ends a text, or a turn in a conversation?
+  [[nodiscard]] bool is_end(token id) const noexcept {
+    return std::find(ends_.begin(), ends_.end(), id) != ends_.end();
   }
 
   [[nodiscard]] std::string decode(token id) const {
@@ -155,6 +163,7 @@ class tokenizer {
   }
 
   std::vector<std::string> tokens_;
+  std::vector<token> ends_;
   std::unordered_map<std::string, token> ids_;
   std::unordered_map<std::string, std::size_t> ranks_;
   std::array<std::string, 256> letter_of_;

@@ -1,17 +1,8 @@
 // SPDX-License-Identifier: MIT
 /// \file
 /// The weights of a Llama from a GGUF file, dequantised to float on load.
-///
-/// | type | block of a row | value |
-/// |---|---|---|
-/// | F32, F16 | one element | itself |
-/// | Q8_0 | half d, 32 × int8 q | d·q |
-/// | Q4_1 | half d, half m, 16 bytes: the low halves are q of elements 0…15, the high ones of 16…31 | d·q + m
-/// |
 #pragma once
 
-#include <bit>
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -23,6 +14,7 @@
 #include <posenc/errors.hpp>
 #include <posenc/models/gguf.hpp>
 #include <posenc/models/gguf_model.hpp>
+#include <posenc/models/gguf_tensor.hpp>
 #include <posenc/positions.hpp>
 #include <posenc/views.hpp>
 
@@ -32,47 +24,12 @@ using posenc::index_t;
 using matrix = posenc::row_major_matrix<float>;
 using row_vector = Eigen::Matrix<float, 1, Eigen::Dynamic>;
 
-/// The number that `width` bytes hold, which must be a count within reason for a model.
+/// A number of the file that must be a count within reason for a model.
 [[nodiscard]] inline index_t count_of(const posenc::gguf_file& file, const std::string& key) {
   const auto value = file.integer(key);
   if (!value || *value < 1 || *value > 10'000'000)
     posenc::detail::fail<posenc::format_error>("GGUF: key ", key, " is missing or no sensible count");
   return static_cast<index_t>(*value);
-}
-
-[[nodiscard]] inline float half_at(const std::byte* at) {
-  return static_cast<float>(Eigen::numext::bit_cast<Eigen::half>(
-      static_cast<std::uint16_t>(std::to_integer<unsigned>(at[0]) | std::to_integer<unsigned>(at[1]) << 8)));
-}
-
-/// Writes the elements of consecutive blocks to `out`. \throws posenc::format_error for a type not in the
-/// table.
-inline void dequantise(const posenc::gguf_tensor& tensor, const std::vector<std::byte>& bytes, float* out) {
-  const auto block = posenc::ggml_block_of(tensor.type);
-  const std::string type = block ? block->name : "unknown";
-  const std::size_t blocks = block ? bytes.size() / block->bytes : 0;
-  for (std::size_t n = 0; n < blocks; ++n) {
-    const std::byte* const at = bytes.data() + n * block->bytes;
-    float* const to = out + n * block->elements;
-    if (type == "F32") {
-      *to = static_cast<float>(std::get<double>(posenc::detail::number_from(posenc::gguf_type::f32, at)));
-    } else if (type == "F16") {
-      *to = half_at(at);
-    } else if (type == "Q8_0") {
-      for (int i = 0; i < 32; ++i)
-        to[i] = half_at(at) * static_cast<float>(std::to_integer<std::int8_t>(at[2 + i]));
-    } else if (type == "Q4_1") {
-      const float d = half_at(at), m = half_at(at + 2);
-      for (int i = 0; i < 16; ++i) {
-        const auto pair = std::to_integer<unsigned>(at[4 + i]);
-        to[i] = d * static_cast<float>(pair & 15) + m;
-        to[i + 16] = d * static_cast<float>(pair >> 4) + m;
-      }
-    } else {
-      posenc::detail::fail<posenc::format_error>("tensor ", tensor.name, " has type ", type,
-                                                 "; this example reads F32, F16, Q8_0 and Q4_1");
-    }
-  }
 }
 
 /// One transformer block. Matrices are outputs × inputs, as the file has them.
@@ -90,19 +47,21 @@ struct weights {
   std::vector<layer> layers;
 };
 
-/// \param progress called with the share that is loaded
+/// \param loaded called with the share that is loaded
 /// \throws posenc::format_error, std::invalid_argument
 [[nodiscard]] inline weights load_weights(const std::filesystem::path& path, const posenc::gguf_file& file,
-                                          const std::function<void(double)>& progress) {
+                                          const std::function<void(double)>& loaded) {
   weights w;
   w.positions = posenc::read_gguf_model(path);
   w.width = count_of(file, "llama.embedding_length");
   w.heads = count_of(file, "llama.attention.head_count");
-  w.kv_heads = file.integer("llama.attention.head_count_kv").value_or(w.heads);
+  w.kv_heads = file.find("llama.attention.head_count_kv") != nullptr
+                   ? count_of(file, "llama.attention.head_count_kv")
+                   : w.heads;
   w.hidden = count_of(file, "llama.feed_forward_length");
   w.norm_epsilon = static_cast<float>(file.number("llama.attention.layer_norm_rms_epsilon").value_or(1e-5));
-  posenc::detail::require(w.width % w.heads == 0 && w.kv_heads >= 1, "a width of ", w.width, " for ", w.heads,
-                          " heads and ", w.kv_heads, " KV heads");
+  posenc::detail::require(w.width % w.heads == 0 && w.heads % w.kv_heads == 0, "a width of ", w.width,
+                          " for ", w.heads, " heads and ", w.kv_heads, " KV heads");
   const index_t head_dim = w.width / w.heads, kv_width = head_dim * w.kv_heads;
 
   double read = 0;
@@ -111,12 +70,12 @@ struct weights {
     if (found == nullptr || found->elements != static_cast<std::uint64_t>(rows * cols) ||
         found->extents.front() != static_cast<std::uint64_t>(cols))
       posenc::detail::fail<posenc::format_error>("tensor ", name, " is missing or not ", rows, " x ", cols);
-    matrix result(rows, cols);
-    dequantise(*found, posenc::read_tensor_bytes(path, *found), result.data());
-    progress(read += 1 / static_cast<double>(file.tensors.size()));
-    return result;
+    loaded(read += 1 / static_cast<double>(file.tensors.size()));
+    return posenc::read_tensor_matrix(path, *found);
   };
-  const index_t vocabulary = static_cast<index_t>(file.texts("tokenizer.ggml.tokens")->size());
+  const std::vector<std::string>* words = file.texts("tokenizer.ggml.tokens");
+  if (words == nullptr) posenc::detail::fail<posenc::format_error>("GGUF: there is no vocabulary");
+  const auto vocabulary = static_cast<index_t>(words->size());
   w.embedding = tensor("token_embd.weight", vocabulary, w.width);
   if (file.find_tensor("output.weight") != nullptr) w.output = tensor("output.weight", vocabulary, w.width);
   w.output_norm = tensor("output_norm.weight", 1, w.width);

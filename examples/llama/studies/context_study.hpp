@@ -23,9 +23,9 @@
 #include <posenc/errors.hpp>
 #include <posenc/models/what_if.hpp>
 
-#include "../gnuplot.hpp"
-#include "model.hpp"
-#include "session.hpp"
+#include "../../gnuplot.hpp"
+#include "../model.hpp"
+#include "../session.hpp"
 
 namespace llama {
 

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// Does the fused path write what the reference writes?
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <span>
+
+#include "../model.hpp"
+#include "../session.hpp"
+
+namespace llama {
+
+/// Continues a prompt greedily along both paths, each on its own tokens and cache, and compares all logits at every
+/// step.
+/// \returns whether the tokens are the same and no logit differs by more than 1e-4
+[[nodiscard]] inline bool compare_paths(model& m, std::span<const token> prompt, int count) {
+  struct side {
+    attention_path path;
+    kv_cache cache;
+    matrix logits{};
+  };
+  constexpr float most = 1e-4F;
+  std::array<side, 2> sides{
+      {{attention_path::reference, m.empty_cache()}, {attention_path::fused, m.empty_cache()}}};
+  for (side& s : sides) {
+    m.use_attention(s.path);
+    s.logits = prefill(m, prompt, s.cache);
+  }
+  progress generated("generating");
+  float largest = 0, largest_logit = 0;
+  for (int step = 0;; ++step) {
+    largest = (std::max)(largest, (sides[0].logits - sides[1].logits).cwiseAbs().maxCoeff());
+    largest_logit = (std::max)(largest_logit, sides[0].logits.cwiseAbs().maxCoeff());
+    const std::array<token, 2> next{best_of(sides[0].logits), best_of(sides[1].logits)};
+    const bool is_same = next[0] == next[1];
+    if (step == count || !is_same) {
+      std::printf(
+          "reference and fused: the same %d tokens%s; largest difference of a logit %.1e (logits up to "
+          "%.0f)\n",
+          step, is_same ? "" : ", then another", static_cast<double>(largest),
+          static_cast<double>(largest_logit));
+      return is_same && largest <= most;
+    }
+    for (std::size_t n = 0; n < 2; ++n) {
+      m.use_attention(sides[n].path);
+      sides[n].logits = m.evaluate({&next[n], 1}, sides[n].cache, wanted_logits::last);
+    }
+    generated(static_cast<double>(step + 1) / count);
+  }
+}
+
+}  // namespace llama
