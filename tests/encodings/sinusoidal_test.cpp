@@ -211,6 +211,7 @@ TEST(sinusoidal, bad_descriptions_are_refused) {
   EXPECT_REFUSAL(with_base(-10'000), std::invalid_argument, "base -10000");
   EXPECT_REFUSAL(with_base(std::numeric_limits<double>::quiet_NaN()), std::invalid_argument, "base");
   EXPECT_REFUSAL(with_base(std::numeric_limits<double>::infinity()), std::invalid_argument, "base");
+  EXPECT_REFUSAL(with_base(1e-300), std::invalid_argument, "sinusoidal: a frequency of");
   EXPECT_REFUSAL(with_base(100).table(0, -1), std::invalid_argument, "-1 rows");
   std::vector<float> token(7);
   EXPECT_REFUSAL(with_base(100).embed(std::span<float>(token), 0), std::invalid_argument, "7 channels");

@@ -73,6 +73,17 @@ TEST(accuracy, cos_and_sin_are_within_one_ulp_of_float_for_every_pair) {
   RecordProperty("worst_ulps", std::to_string(worst));
 }
 
+/// A frequency above a radian per token costs the positions that it multiplies: |p|·w counts.
+TEST(accuracy, large_frequencies_are_exact_up_to_their_limit) {
+  const posenc::rope_options options{.head_dim = 4, .pairing = posenc::pairing::half_split};
+  const auto rope = posenc::rope<float>::from_frequencies(options, {{0x1p26L, -5000.25L}, 1});
+  const auto limit = rope.angle(0, 1), other = rope.angle(1, -1);
+  EXPECT_LE(ulps(limit.cos, -0.90717203905228062979), 1);  // by mpmath, 60 digits
+  EXPECT_LE(ulps(limit.sin, 0.4207598977584810517), 1);
+  EXPECT_LE(ulps(other.cos, 0.39428694855620513524), 1);
+  EXPECT_LE(ulps(other.sin, -0.91898737869365564276), 1);
+}
+
 TEST(accuracy, doubles_are_within_the_stated_bound_of_position_times_2_to_minus_63) {
   // rope/phase.hpp: the phase is off by |p|·w·2^-63 at most, cos and sin by 2 ulp of double on top. The
   // frequency itself carries the rounding of pow and of its exponent in long double: 16 of its ulps cover it.

@@ -150,6 +150,15 @@ TEST(rope_options, refuse_what_means_nothing) {
   expect_refused({.head_dim = 64, .rotary_offset = -4, .pairing = half}, "-4");
   for (const double base : {0.0, -1.0, std::numeric_limits<double>::infinity(), std::nan("")})
     expect_refused({.head_dim = 64, .base = base, .pairing = half}, "base");
+  // Pair 1 would turn by 1e150 radians per token; no digit of its fraction of a turn would be left.
+  expect_refused({.head_dim = 4, .base = 1e-300, .pairing = half}, "a frequency of 1e+150 radians per token");
+  const auto with_frequency = [&](long double w) {
+    return rope<float>::from_frequencies({.head_dim = 2, .pairing = half}, {{w}, 1});
+  };
+  EXPECT_REFUSAL(with_frequency(0x1.000002p26L), std::invalid_argument, "±67108864");
+  EXPECT_REFUSAL(with_frequency(-0x1.000002p26L), std::invalid_argument, "±67108864");
+  EXPECT_REFUSAL(with_frequency(std::numeric_limits<long double>::infinity()), std::invalid_argument, "inf");
+  EXPECT_REFUSAL(with_frequency(std::numeric_limits<long double>::quiet_NaN()), std::invalid_argument, "nan");
   EXPECT_REFUSAL(rope<float>::from_frequencies({.head_dim = 4, .pairing = half}, {{1.0L}, 1}),
                  std::invalid_argument, "1 frequencies given for 2 pairs");
   const rope<float> encoding{{.head_dim = 4, .pairing = half}};

@@ -69,17 +69,13 @@ namespace detail {
   return r;
 }
 
-/// Puts a ladder into a rotation. \throws std::invalid_argument when a frequency is not finite or their
-/// number is not that of the pairs.
+/// Puts a ladder into a rotation. \throws std::invalid_argument when a frequency is refused by
+/// turn_per_token or their number is not that of the pairs.
 inline void set_ladder(rotation& target, const frequency_ladder<long double>& ladder) {
   require(static_cast<index_t>(ladder.inv_freq.size()) == target.pairs(), "rope: ", ladder.inv_freq.size(),
           " frequencies given for ", target.pairs(), " pairs");
   target.turns_per_token.clear();
-  for (const long double w : ladder.inv_freq) {
-    require(is_finite(static_cast<double>(w)), "rope: a frequency of ", static_cast<double>(w),
-            " radians per token");
-    target.turns_per_token.push_back(turn::from_radians(w));
-  }
+  for (const long double w : ladder.inv_freq) target.turns_per_token.push_back(turn_per_token(w, "rope"));
   target.magnitude = ladder.attention_factor;
 }
 

@@ -101,10 +101,8 @@ class sinusoidal {
                                        ? static_cast<long double>(2 * p) / static_cast<long double>(d)
                                        : static_cast<long double>(p) / static_cast<long double>(half - 1);
       const long double w = std::pow(static_cast<long double>(options.base), -exponent);
-      detail::require(detail::is_finite(static_cast<double>(w)), "sinusoidal: base ", options.base,
-                      " gives a frequency of ", static_cast<double>(w), " radians per token");
+      turns_per_token_.push_back(detail::turn_per_token(w, "sinusoidal"));
       inv_freq_.push_back(static_cast<double>(w));
-      turns_per_token_.push_back(turn::from_radians(w));
     }
   }
 

@@ -12,7 +12,7 @@
 /// |---|---|
 /// | fraction of a turn from a frequency w in radians | relative 2^-63; 2^-52 where long double is double |
 /// | phase of position p | that error times \|p\|·w, nothing else |
-/// | cos, sin as float, \|p\| ≤ 2^26, where they are ≥ 1e-4 | 1 ulp of float |
+/// | cos, sin as float, \|p\| and \|p\|·w ≤ 2^26, where they are ≥ 1e-4 | 1 ulp of float |
 /// | cos, sin as double, given the phase | 2 ulp of double |
 ///
 /// tests/rope/accuracy_test.cpp holds the code to this table.
@@ -23,6 +23,8 @@
 #include <cstdint>
 #include <numbers>
 
+#include <posenc/detail/floating.hpp>
+#include <posenc/errors.hpp>
 #include <posenc/positions.hpp>
 
 namespace posenc::inline v0_1 {
@@ -78,6 +80,19 @@ struct turn {
     return a_high * b_high + (cross >> 32) + (middle >> 32);
   }
 };
+
+namespace detail {
+/// The fraction of a turn that a frequency covers per token.
+/// \throws std::invalid_argument when it is not finite, or so large that the last line but one of the table
+/// would not hold even at position 1. (Frameworks make NaN or noise of such frequencies.)
+[[nodiscard]] inline turn turn_per_token(long double radians, const char* what) {
+  constexpr double limit = 0x1p26;
+  const auto shown = static_cast<double>(radians);
+  require(is_finite(shown) && std::abs(shown) <= limit, what, ": a frequency of ", shown,
+          " radians per token is not within ±", limit, " (2^26), where angles are exact");
+  return turn::from_radians(radians);
+}
+}  // namespace detail
 
 /// The cosine and sine of a phase. The nearest quarter turn is taken off in integers, so that values near a
 /// zero of cos or sin keep their relative precision; what is left (at most π/4) is evaluated in double, or in
