@@ -6,6 +6,7 @@
 #include <posenc/attention/reference.hpp>
 #include <posenc/encoding.hpp>
 
+#include "refusals.hpp"
 #include "rope_golden.hpp"
 
 namespace {
@@ -228,6 +229,20 @@ TEST(multi_axis_rope, refuses_what_means_nothing) {
   axis_position_builder where;
   EXPECT_THROW(where.grid({.rows = 3, .columns = 4}), std::invalid_argument);
   EXPECT_THROW(where.text(-1), std::invalid_argument);
+}
+
+TEST(multi_axis_rope, places_end_where_positions_end) {
+  const rope_options options{.head_dim = 4, .pairing = pairing::half_split};
+  const auto make = [&](position place, position rope_delta) {
+    return multi_axis_rope<float>{options, {1, 1}, axis_order::chunked, {{place, 0, 0, 0}}, rope_delta};
+  };
+  const position last = (position{1} << 62) - 1;
+  EXPECT_NO_THROW(make(last, last));
+  EXPECT_NO_THROW(make(-last, -last));
+  for (const position beyond : {last + 1, -last - 1}) {
+    EXPECT_REFUSAL(make(beyond, 0), std::invalid_argument, "±(2^62 − 1)");
+    EXPECT_REFUSAL(make(0, beyond), std::invalid_argument, "±(2^62 − 1)");
+  }
 }
 
 /// Causality by token index: the image tokens share positions, yet each sees only what came before it.

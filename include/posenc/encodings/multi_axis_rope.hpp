@@ -153,9 +153,9 @@ class multi_axis_rope {
     for (const axis_positions& token : table)
       for (const position place : token)
         detail::require(place >= -position_limit && place <= position_limit, "multi-axis: position ", place,
-                        " is beyond ±2^62");
-    detail::require(rope_delta > -position_limit && rope_delta < position_limit, "multi-axis: rope_delta ",
-                    rope_delta, " is beyond ±2^62");
+                        " is beyond ±(2^62 − 1)");
+    detail::require(rope_delta >= -position_limit && rope_delta <= position_limit, "multi-axis: rope_delta ",
+                    rope_delta, " is beyond ±(2^62 − 1)");
     rotation_.axis_positions_of_token = std::move(table);
     rotation_.text_shift = rope_delta;
   }

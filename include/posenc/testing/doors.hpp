@@ -86,7 +86,7 @@ requires rotates<E, S>
 }
 
 /// Turning by a and then by b is turning by a + b, for every pair of starts and small steps. The sums must
-/// not exceed 2^62.
+/// not exceed ±(2^62 − 1).
 template <class S, class E>
 requires rotates<E, S>
 [[nodiscard]] check_result additivity(const E& encoding, const setup& s = {},
