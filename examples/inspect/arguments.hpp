@@ -21,9 +21,11 @@ Prints the positional encoding of the model that FILE (a config.json or a GGUF f
 
   --length N          length of the sequence, for schemes that depend on it
   --positions A,B,…   cos and sin of each pair at these positions
-  --scaling SCHEME    a what-if beside today's: none, linear:factor=4, theta:factor=4, dynamic:factor=4,
-                      yarn:factor=4,original=32768, llama3:factor=8,low=1,high=4,original=8192
-  --compare OTHER     another file beside this one
+  --scaling SCHEME    a what-if beside today's: none, linear:factor=4, theta:factor=4,
+                      dynamic:factor=4[,original=4096], yarn:factor=4[,original=32768],
+                      llama3:factor=8,low=1,high=4[,original=8192]; original is the trained length, the
+                      context length of FILE where it is left out
+  --compare OTHER     another file beside this one. FILE comes first, then FILE under --scaling, then OTHER
   --plot FILE.svg     draws the ladder and the attention score against distance (needs gnuplot)
   --json              one JSON object instead of text; numbers with 17 digits
   --pairing NAME      half_split or interleaved, for a model_type that is not known
@@ -53,7 +55,7 @@ struct arguments {
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   posenc::detail::require(error == std::errc{} && end == digits.data() + digits.size() &&
                               value <= posenc::position_limit && value >= -posenc::position_limit,
-                          option, ": ", digits, " is not a whole number within 2^62");
+                          option, ": ", digits, " is not a whole number within ±(2^62 − 1)");
   return value;
 }
 

@@ -18,18 +18,22 @@
 
 namespace {
 
-inspect::model_view load(const std::string& file, const inspect::arguments& asked) {
-  posenc::model_description model = posenc::read_model(file, asked.huggingface, asked.gguf);
+inspect::model_view view_of(const std::string& title, posenc::model_description model,
+                            const inspect::arguments& asked) {
   for (const std::string& warning : model.warnings)
-    std::cerr << "posenc-inspect: warning: " << file << ": " << warning << '\n';
-  return inspect::build(file, std::move(model), asked.length);
+    std::cerr << "posenc-inspect: warning: " << title << ": " << warning << '\n';
+  return inspect::build(title, std::move(model), asked.length);
+}
+
+inspect::model_view load(const std::string& file, const inspect::arguments& asked) {
+  return view_of(file, posenc::read_model(file, asked.huggingface, asked.gguf), asked);
 }
 
 void run(const inspect::arguments& asked) {
   std::vector<inspect::model_view> views{load(asked.file, asked)};
   if (asked.scaling)
-    views.push_back(inspect::build(asked.file + " with " + *asked.scaling,
-                                   inspect::with_scaling(views.front().model, *asked.scaling), asked.length));
+    views.push_back(view_of(asked.file + " with " + *asked.scaling,
+                            inspect::with_scaling(views.front().model, *asked.scaling), asked));
   if (asked.compare) views.push_back(load(*asked.compare, asked));
   if (asked.json)
     std::cout << inspect::json_report(views, asked.positions);

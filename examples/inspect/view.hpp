@@ -3,6 +3,7 @@
 /// What posenc-inspect shows of a model: its description with each rope built for one length.
 #pragma once
 
+#include <iomanip>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -51,34 +52,48 @@ struct model_view {
   return view;
 }
 
-/// The same model with another scaling on every rope.
-[[nodiscard]] inline posenc::model_description with_scaling(posenc::model_description model,
-                                                            const std::string& what_if) {
-  bool any = false;
-  for (auto& encoding : model.encodings) {
-    auto* rope = std::get_if<posenc::rope_description>(&encoding.parameters);
-    if (rope == nullptr) continue;
-    rope->scaling = posenc::parse_scaling(what_if, rope->context_length);
-    rope->frequency_divisors.clear();
-    any = true;
-  }
-  posenc::detail::require(any, model.model_type, ": there is no rope that --scaling could change");
-  return model;
-}
-
-/// The length within which the plain frequencies were trained, in tokens, or 0 if the file does not say.
-[[nodiscard]] inline double trained_length(const posenc::rope_description& rope) {
-  const double stated = rope.context_length ? static_cast<double>(*rope.context_length) : 0;
+/// The trained length that a scheme starts from, in tokens; nothing for schemes without one.
+[[nodiscard]] inline std::optional<double> original_length(const posenc::any_scaling& scaling) {
   return std::visit(
-      [&](const auto& scheme) {
+      [](const auto& scheme) -> std::optional<double> {
         if constexpr (requires { scheme.original_context; })
           return scheme.original_context;
         else if constexpr (requires { scheme.max_context; })
           return scheme.max_context;
         else
-          return stated;
+          return std::nullopt;
       },
-      rope.scaling.scheme);
+      scaling.scheme);
+}
+
+/// The length within which the plain frequencies were trained, in tokens, or 0 if the file does not say.
+[[nodiscard]] inline double trained_length(const posenc::rope_description& rope) {
+  return original_length(rope.scaling).value_or(static_cast<double>(rope.context_length.value_or(0)));
+}
+
+/// The same model with another scaling on every rope. Its warnings are about the scaling alone.
+[[nodiscard]] inline posenc::model_description with_scaling(posenc::model_description model,
+                                                            const std::string& what_if) {
+  bool any = false;
+  model.warnings.clear();
+  for (auto& encoding : model.encodings) {
+    auto* rope = std::get_if<posenc::rope_description>(&encoding.parameters);
+    if (rope == nullptr) continue;
+    const double trained = trained_length(*rope);
+    rope->scaling = posenc::parse_scaling(what_if, rope->context_length);
+    rope->frequency_divisors.clear();
+    any = true;
+    const auto original = original_length(rope->scaling);
+    const bool is_stated = what_if.find("original=") != std::string::npos;
+    if (!original || is_stated || *original == trained || !model.warnings.empty()) continue;
+    std::ostringstream sentence;
+    sentence << std::setprecision(17) << "original is taken to be the context length, " << *original
+             << ", which the scaling of the file itself reaches from " << trained
+             << "; to scale the trained frequencies say original=" << trained;
+    model.warnings.push_back(sentence.str());
+  }
+  posenc::detail::require(any, model.model_type, ": there is no rope that --scaling could change");
+  return model;
 }
 
 /// A scaling in words: name and numbers.

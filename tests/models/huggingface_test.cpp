@@ -595,7 +595,8 @@ TEST(huggingface, unknown_models_are_refused_unless_the_pairing_is_stated) {
   config["model_type"] = "brand_new";
   const std::string said = refusal<std::invalid_argument>(config);
   EXPECT_NE(said.find("brand_new"), std::string::npos);
-  EXPECT_NE(said.find("qwen3"), std::string::npos);  // lists what is known
+  EXPECT_NE(said.find("qwen3"), std::string::npos);       // lists what is known
+  EXPECT_LT(said.find("--pairing"), said.find("qwen3"));  // the way out that always works comes first
   const auto description = read(config, {.pairing = posenc::pairing::interleaved}).encodings.at(0).rope();
   EXPECT_EQ(description.options.pairing, posenc::pairing::interleaved);
   EXPECT_EQ(description.options.base, 500000.0);

@@ -140,6 +140,22 @@ TEST(inspect, a_what_if_stands_beside_todays_model) {
   EXPECT_NE(text.str().find("stretched"), std::string::npos);
 }
 
+TEST(inspect, a_what_if_says_which_trained_length_it_took) {
+  const auto warnings = [](const char* model, const char* scaling) {
+    const auto view = view_of(golden::find("rope_models.json", model).at("config"));
+    return inspect::with_scaling(view.model, scaling).warnings;
+  };
+  // Trained for 8192 tokens, scaled to 131072 by the file itself.
+  const auto told = warnings("Llama-3.1-8B", "yarn:factor=4");
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_THAT(told[0], testing::HasSubstr("131072"));
+  EXPECT_THAT(told[0], testing::HasSubstr("original=8192"));
+  EXPECT_EQ(warnings("Llama-3.1-8B", "dynamic:factor=4").size(), 1U);
+  EXPECT_TRUE(warnings("Llama-3.1-8B", "yarn:factor=4,original=131072").empty());
+  EXPECT_TRUE(warnings("Llama-3.1-8B", "linear:factor=4").empty());
+  EXPECT_TRUE(warnings("Llama-3-8B", "yarn:factor=4").empty());
+}
+
 TEST(inspect, text_shows_bands_and_numbers) {
   std::ostringstream text;
   inspect::text_report(text, {view_of(golden::find("rope_models.json", "Llama-3.1-8B").at("config"))}, {17});
@@ -176,7 +192,7 @@ TEST(inspect, command_line) {
   refused({"a", "--length", "0"}, "positive");
   refused({"a", "--length", "1e3"}, "1e3");
   refused({"a", "--positions", "1,,2"}, "whole number");
-  refused({"a", "--positions", "9223372036854775807"}, "2^62");
+  refused({"a", "--positions", "9223372036854775807"}, "±(2^62 − 1)");
   refused({"a", "--pairing", "neox"}, "neox");
   refused({"a", "--json=1"}, "no value");
   refused({"a", "--frobnicate"}, "--frobnicate");

@@ -79,6 +79,10 @@ class reader {
  private:
   static constexpr std::int64_t most_layers = 10'000, widest = 1 << 18, widest_head = 1 << 14,
                                 most_buckets = 4096, most_positions = std::int64_t{1} << 40;
+  static constexpr const char* how_to_state_the_pairing =
+      "state which channels pair up, which is not guessed (huggingface_options::pairing; --pairing "
+      "half_split or "
+      "interleaved), or use a model_type that is known: ";
 
   [[nodiscard]] const json_object& config() const noexcept { return text_ ? *text_ : root_; }
   template <class... Parts>
@@ -110,7 +114,7 @@ class reader {
     if (type_ == "qwen2_5_omni_thinker") type_ = "qwen2_5_omni";
     if (type_ == "RefinedWeb" || type_ == "RefinedWebModel") type_ = "falcon";
     if (type_.empty() && !options_.pairing)
-      refuse("there is no model_type, which decides the pairing; known are ", known_types());
+      refuse("there is no model_type: ", how_to_state_the_pairing, known_types());
   }
 
   // ---- Numbers that every kind needs --------------------------------------------------------------------
@@ -400,12 +404,7 @@ class reader {
     for (const char* key : {"rope_interleave", "rope_interleaved", "rotary_emb_interleaved"})
       if (const auto interleaved = config().boolean(key); interleaved && !layout)
         layout = *interleaved ? turns : half;
-    if (!layout)
-      refuse(
-          "this model_type is not known, and which channels pair up (half_split or interleaved) is not "
-          "guessed; "
-          "state the pairing, or use one of ",
-          known_types());
+    if (!layout) refuse("this model_type is not known: ", how_to_state_the_pairing, known_types());
     for (const char* key : {"rope_scaling", "rope_parameters"})
       if (config().has(key) && !config().find(key)->is_object())
         json_object::wrong(key, *config().find(key), "an object");
