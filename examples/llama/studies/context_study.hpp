@@ -39,8 +39,11 @@ class context_study {
       std::array<char, 64> scheme{};
       std::size_t context = 0, from = 0;
       double nats = 0;
-      if (std::sscanf(line.c_str(), "%63[^,],%zu,%zu,%lf", scheme.data(), &context, &from, &nats) == 4)
-        nats_[{scheme.data(), context}].push_back(nats);
+      if (std::sscanf(line.c_str(), "%63[^,],%zu,%zu,%lf", scheme.data(), &context, &from, &nats) != 4)
+        continue;
+      std::vector<double>& means = nats_[{scheme.data(), context}];
+      if (from == 0) means.clear();  // a pass that was cut off and run anew
+      means.push_back(nats);
     }
   }
 
