@@ -5,6 +5,7 @@
 /// makes of them. examples/minilm/independent/reference.py made the fixture; examples/minilm reads it here as it
 /// reads the whole model.
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -102,6 +103,14 @@ TEST_P(MiniLM, PaddingWouldMatterIfItWereSeen) {
 
 TEST_P(MiniLM, APositionBeyondTheTableIsRefused) {
   EXPECT_REFUSAL(layer_.embed(words_, table(), posenc::positions::from(2)), std::out_of_range, "position 38");
+}
+
+TEST_P(MiniLM, ATensorOfAnotherShapeOrATokenWithoutARowIsRefused) {
+  EXPECT_REFUSAL(minilm::read_columns(file_, "embeddings.LayerNorm.bias", 383), posenc::format_error,
+                 "1 x 384, needed are rows of 383");
+  const std::int32_t beyond = static_cast<std::int32_t>(layer_.words());
+  for (const std::int32_t row : {beyond, -1})
+    EXPECT_REFUSAL(layer_.embed(std::vector{row}, table()), std::invalid_argument, std::to_string(row));
 }
 
 INSTANTIATE_TEST_SUITE_P(Sentences, MiniLM, testing::Values(0, 1),
