@@ -20,11 +20,12 @@
 #include <posenc/models/safetensors.hpp>
 #include <posenc/models/what_if.hpp>
 
+#include "../../examples/llama/generation.hpp"
 #include "../../examples/llama/model.hpp"
-#include "../../examples/llama/session.hpp"
 #include "../../examples/llama/studies/cache_study.hpp"
 #include "../../examples/llama/studies/compare.hpp"
 #include "../../examples/llama/studies/context_study.hpp"
+#include "../../examples/llama/studies/perplexity.hpp"
 #include "../../examples/llama/tokenizer.hpp"
 #include "../../examples/llama/weights.hpp"
 #include "refusals.hpp"

@@ -11,8 +11,9 @@
 
 #include <posenc/models/what_if.hpp>
 
+#include "../console.hpp"
+#include "../generation.hpp"
 #include "../model.hpp"
-#include "../session.hpp"
 
 namespace llama {
 

@@ -8,8 +8,9 @@
 #include <cstdio>
 #include <span>
 
+#include "../console.hpp"
+#include "../generation.hpp"
 #include "../model.hpp"
-#include "../session.hpp"
 
 namespace llama {
 

@@ -25,7 +25,7 @@
 
 #include "../../gnuplot.hpp"
 #include "../model.hpp"
-#include "../session.hpp"
+#include "perplexity.hpp"
 
 namespace llama {
 

@@ -8,8 +8,9 @@
 #include <span>
 #include <vector>
 
+#include "../console.hpp"
+#include "../generation.hpp"
 #include "../model.hpp"
-#include "../session.hpp"
 
 namespace llama {
 
