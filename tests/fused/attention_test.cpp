@@ -7,8 +7,6 @@
 #include <cstddef>
 #include <cstring>
 #include <limits>
-#include <random>
-#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -16,46 +14,20 @@
 #include <posenc/fused/attention.hpp>
 #include <posenc/posenc.hpp>
 
+#include "fused/calls.hpp"
+
 namespace {
 
+using fused_calls::backward_executor;
+using fused_calls::random_matrix;
+using fused_calls::relative_error;
 using posenc::index_t;
 using posenc::position;
 using posenc::row_major_matrix;
 
-template <class S>
-row_major_matrix<S> random_matrix(index_t rows, index_t cols, unsigned seed) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal;
-  row_major_matrix<S> result(rows, cols);
-  for (index_t r = 0; r < rows; ++r)
-    for (index_t c = 0; c < cols; ++c) result(r, c) = static_cast<S>(normal(generator));
-  return result;
-}
-
-template <class A, class B>
-double relative_error(const A& fused, const B& reference) {
-  const Eigen::MatrixXd a = fused.template cast<double>(), b = reference.template cast<double>();
-  return (a - b).norm() / b.norm();
-}
-
 posenc::rope<float> rope_of(index_t head_dim) {
   return posenc::rope<float>{{.head_dim = head_dim, .pairing = posenc::pairing::half_split}};
 }
-
-/// Hands every task to a thread of its own number, in reverse order: as different from serial as can be.
-struct backward_executor {
-  index_t count;
-  [[nodiscard]] index_t workers() const { return count; }
-  template <class Body>
-  void run(index_t tasks, const Body& body) const {
-    std::vector<std::thread> threads;
-    for (index_t worker = 0; worker < count; ++worker)
-      threads.emplace_back([&body, worker, tasks, this] {
-        for (index_t task = tasks - 1 - worker; task >= 0; task -= count) body(task, worker);
-      });
-    for (std::thread& thread : threads) thread.join();
-  }
-};
 
 TEST(FusedAttention, NamesItsTarget) { EXPECT_GT(std::strlen(posenc::fused::target_name()), 0u); }
 

@@ -82,6 +82,9 @@ template <class S, class E>
   std::vector<work> rotated = query;
   rotate_query(encoding, std::span<work>(rotated), here);
 
+  sum scale = static_cast<sum>(call.scale);
+  if constexpr (scales<E>) scale *= static_cast<sum>(encoding.scale(here));
+
   std::vector<index_t> seen;
   std::vector<sum> scores;
   for (index_t j = call.valid_keys.begin; j < call.valid_keys.end; ++j) {
@@ -89,8 +92,7 @@ template <class S, class E>
     if (!call.sees(here, there)) continue;
     sum score = dot<sum>(rotated, keys[static_cast<std::size_t>(j)]);
     if constexpr (has_relative_key<E>) score += dot<sum>(query, encoding.relative_key(h, there - here));
-    score *= static_cast<sum>(call.scale);
-    if constexpr (scales<E>) score *= static_cast<sum>(encoding.scale(here));
+    score *= scale;
     if (call.softcap > 0)
       score = static_cast<sum>(call.softcap) * tanh(sum(score / static_cast<sum>(call.softcap)));
     if constexpr (biases<E>) {

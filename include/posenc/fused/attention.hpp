@@ -21,8 +21,10 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <concepts>
 #include <cstddef>
+#include <exception>
 #include <memory>
 #include <span>
 #include <type_traits>
@@ -143,6 +145,7 @@ template <class S, class E>
   fused_lowering::lower_doors(encoding, call);
   result.bias = fused_lowering::plan_bias(encoding, call);
   fused_lowering::announce_bias<E>(result.bias, call);
+  fused_lowering::check_calls(encoding, call);
   result.plan = kernels.plan(call);
   return result;
 }
@@ -184,6 +187,28 @@ template <class S, class E, class Isa>
   return result;
 }
 
+/// Runs tasks on an executor. What the encoding's own functions throw inside a task would end the program where
+/// the task runs on another thread, so it is kept, the tasks that have not begun are left out, and it is thrown
+/// again here when all have returned.
+template <class X, class Task>
+void run_tasks(const X& executor, index_t tasks, const Task& task_of) {
+#if defined(__cpp_exceptions)
+  std::atomic<bool> failed = false;
+  std::exception_ptr thrown;
+  executor.run(tasks, [&](index_t task, index_t worker) noexcept {
+    if (failed.load(std::memory_order_relaxed)) return;
+    try {
+      task_of(task, worker);
+    } catch (...) {
+      if (!failed.exchange(true)) thrown = std::current_exception();
+    }
+  });
+  if (thrown) std::rethrow_exception(thrown);
+#else
+  executor.run(tasks, task_of);
+#endif
+}
+
 /// A batch: checked first, all of it, then run.
 template <class S, class E, class X, class Isa>
 void run(std::span<const sequence<S>> sequences, const E& encoding, const call_options& options,
@@ -215,14 +240,14 @@ void run(std::span<const sequence<S>> sequences, const E& encoding, const call_o
     return reinterpret_cast<float*>(memory + whole.workers_at +
                                     whole.worker_bytes * static_cast<std::size_t>(worker));
   };
-  executor.run(whole.tasks, [&](index_t task, index_t worker) {
+  run_tasks(executor, whole.tasks, [&](index_t task, index_t worker) {
     const item& one = *(std::upper_bound(all.begin(), all.end(), task,
                                          [](index_t t, const item& i) { return t < i.first_task; }) -
                         1);
     kernels.run(one.call, one.plan, shared_of(one), scratch_of(worker), task - one.first_task);
   });
   if (whole.merges == 0) return;
-  executor.run(whole.merges, [&](index_t task, index_t worker) {
+  run_tasks(executor, whole.merges, [&](index_t task, index_t worker) {
     const item& one = *(std::upper_bound(all.begin(), all.end(), task,
                                          [](index_t t, const item& i) { return t < i.first_merge; }) -
                         1);
@@ -260,10 +285,10 @@ template <class Isa = posenc::detail::fused_kernels::this_isa>
   return Isa::kernels().name;
 }
 
-/// Attention over strided views into the caller's memory. Nothing is written when it throws, unless the
-/// encoding's own functions throw from inside the loop. \param out tokens × heads × value_dim, apart from q,
-/// k and v \param log_sum_exp ln Z per token and head, or an empty view \throws std::invalid_argument,
-/// std::out_of_range
+/// Attention over strided views into the caller's memory. Nothing is written when it throws, unless it is one
+/// of the encoding's own functions that kernels call (lowering.hpp) that throws: then the output is partly
+/// written. \param out tokens × heads × value_dim, apart from q, k and v \param log_sum_exp ln Z per token and
+/// head, or an empty view \throws std::invalid_argument, std::out_of_range
 template <class S, class E, executor X = serial_executor, class Isa = posenc::detail::fused_kernels::this_isa>
 void attention_into(std::type_identity_t<heads_view<const S>> q, std::type_identity_t<heads_view<const S>> k,
                     std::type_identity_t<heads_view<const S>> v, const E& encoding,

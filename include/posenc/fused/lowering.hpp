@@ -10,6 +10,11 @@
 /// | relative_key, relative_value | | row by row |
 /// | scale | | once per query |
 ///
+/// What can be refused is refused here, before any output is written: the scale is evaluated at every query,
+/// tokens are looked up in the tables of multi-axis rotations, a diagonal is filled; a bias by element is tried
+/// on one pair of tokens for every head. What an encoding's functions throw later, inside the kernels, reaches
+/// the caller under every executor.
+///
 /// A diagonal ends where the bias stops changing (`bias_reach`) or at the distances of the call.
 ///
 /// An encoding of your own is lowered further when it has `const posenc::rotation& lowered() const`, or
@@ -242,22 +247,48 @@ void check_relative_row(const Row& row, index_t channels, const char* what) {
             static_cast<index_t>(row.size()), " channels for heads of ", channels);
 }
 
+/// Checks every rotation that `encoding` is made of. \throws std::invalid_argument, std::out_of_range
+template <class E>
+void check_rotations(const E& encoding, const problem& call) {
+  if constexpr (has_rotation<E>) {
+    const rotation& turns = encoding.lowered();
+    require(turns.head_dim == call.head_dim, "a rotation of head_dim ", turns.head_dim, " given heads of ",
+            call.head_dim);
+    if (turns.text_follows) return;
+    for (index_t i = call.valid_queries.begin; i < call.valid_queries.end; ++i)
+      turns.check_token(call.queries[i]);
+    for (index_t j = call.valid_keys.begin; j < call.valid_keys.end; ++j) turns.check_token(call.keys[j]);
+  } else if constexpr (is_combined<E>) {
+    check_rotations(encoding.first, call);
+    check_rotations(encoding.second, call);
+  }
+}
+
+/// Lets those functions throw here that would throw inside the kernels: a position without a value, a table of
+/// fewer heads.
+template <class E>
+void check_calls(const E& encoding, const problem& call) {
+  const row_range queries = call.valid_queries;
+  if (call.calls.scale)
+    for (index_t i = queries.begin; i < queries.end; ++i) call.calls.scale(&encoding, call.queries[i]);
+  if (!call.calls.bias || queries.begin >= queries.end) return;
+  const position query = call.queries[queries.end - 1];
+  for (index_t j = call.valid_keys.begin; j < call.valid_keys.end; ++j) {
+    if (!call.sees(query, call.keys[j])) continue;
+    for (index_t h = 0; h < call.heads; ++h) call.calls.bias(&encoding, h, query, call.keys[j]);
+    return;
+  }
+}
+
 /// Every door but the bias. `encoding` has to outlive the call.
 /// \throws std::invalid_argument, std::out_of_range when the encoding does not fit the call.
 template <class E>
 void lower_doors(const E& encoding, problem& call) {
   call.calls.encoding = &encoding;
   if constexpr (rotates<E, float>) {
+    check_rotations(encoding, call);
     const rotation* const turns = rotation_of(encoding);
     if (turns) {
-      require(turns->head_dim == call.head_dim, "a rotation of head_dim ", turns->head_dim,
-              " given heads of ", call.head_dim);
-      if (!turns->text_follows) {
-        for (index_t i = call.valid_queries.begin; i < call.valid_queries.end; ++i)
-          turns->check_token(call.queries[i]);
-        for (index_t j = call.valid_keys.begin; j < call.valid_keys.end; ++j)
-          turns->check_token(call.keys[j]);
-      }
       if (turns->width > 0) call.turns = turns;
     } else {
       call.calls.rotate = [](const void* of, float* head, index_t channels, position at, rotation_side side) {
