@@ -36,12 +36,12 @@ class context_study {
     posenc::detail::require(trained_ >= buckets_per_trained, "context-study: a trained length of ", trained_);
     std::ifstream stream(csv_);
     for (std::string line; std::getline(stream, line);) {
-      std::array<char, 64> scheme{};
+      std::array<char, 64> name{};
       std::size_t context = 0, from = 0;
       double nats = 0;
-      if (std::sscanf(line.c_str(), "%63[^,],%zu,%zu,%lf", scheme.data(), &context, &from, &nats) != 4)
+      if (std::sscanf(line.c_str(), "%63[^,],%zu,%zu,%lf", name.data(), &context, &from, &nats) != 4)
         continue;
-      std::vector<double>& means = nats_[{scheme.data(), context}];
+      std::vector<double>& means = nats_[{name.data(), context}];
       if (from == 0) means.clear();  // a pass that was cut off and run anew
       means.push_back(nats);
     }
@@ -55,18 +55,18 @@ class context_study {
     const std::span<const token> text = tokens.first(tokens_needed());
     // The cheap passes first.
     for (const std::size_t stretch : {1U, 4U, 2U})
-      for (const auto& [scheme, reach] : schemes)
-        if (stretch <= reach) add(m, scheme, text.last(stretch * trained_));
+      for (const scheme& s : schemes)
+        if (stretch <= s.reach) add(m, s.name, text.last(stretch * trained_));
   }
 
   /// Perplexity of the last tokens: a row for each scheme, a column for each context length.
   void print_table() const {
     std::printf("perplexity of the same last %zu tokens\n%-16s", 2 * bucket(), "context");
     for (const std::size_t stretch : {1U, 2U, 4U}) std::printf("%10zu", stretch * trained_);
-    for (const auto& [scheme, reach] : schemes) {
-      std::printf("\n%-16s", scheme);
+    for (const scheme& s : schemes) {
+      std::printf("\n%-16s", s.name);
       for (const std::size_t stretch : {1U, 2U, 4U}) {
-        const auto found = nats_.find({scheme, stretch * trained_});
+        const auto found = nats_.find({s.name, stretch * trained_});
         if (found == nats_.end())
           std::printf("%10s", "-");
         else
@@ -79,8 +79,8 @@ class context_study {
   /// Perplexity at each position of the longest passes, as an SVG file.
   void plot(const std::string& svg) const {
     std::string data, curves;
-    for (const auto& [scheme, reach] : schemes) {
-      const auto found = nats_.find({scheme, 4 * trained_});
+    for (const scheme& s : schemes) {
+      const auto found = nats_.find({s.name, 4 * trained_});
       if (found == nats_.end()) continue;
       const std::string name = "$pass" + std::to_string(data.size());
       data += name + " << EOD\n";
@@ -88,40 +88,45 @@ class context_study {
         data += std::to_string((n + 1) * bucket()) + ' ' + std::to_string(std::exp(found->second[n])) + '\n';
       data += "EOD\n";
       curves += (curves.empty() ? "" : ", ") + name + " using 1:2 with linespoints lw 2 pt 7 ps 0.4 title " +
-                gnuplot::quoted(reach == 4 && std::string(scheme) == "none" ? "as trained" : scheme);
+                gnuplot::quoted(s.title);
     }
     posenc::detail::require(!curves.empty(), "context-study: no pass to draw");
     const std::string trained = std::to_string(trained_);
     gnuplot::draw("set terminal svg size 900,520 font 'sans,14' background 'white'\nset output " +
                       gnuplot::quoted(svg) + '\n' + data +
-                      "set grid lc rgb '#dddddd' lt 1\nset key top left noenhanced\nset logscale y\n"
+                      "set grid lc rgb '#dddddd' lt 1\nset key tmargin center horizontal maxcols 2 Left "
+                      "reverse noenhanced samplen 3\nset logscale y\n"
                       "set xlabel 'position in the text (tokens)'\nset ylabel 'perplexity'\nset xrange [0:" +
                       std::to_string(4 * trained_) + "]\nset xtics " + trained + "\nset arrow from " +
                       trained + ", graph 0 to " + trained +
                       ", graph 1 nohead dt 2 lc rgb '#888888'\nset label 'trained length' at " + trained +
-                      ", graph 0.05 offset 1,0 textcolor rgb '#666666'\nplot " + curves + '\n',
+                      ", graph 0.95 offset 1,0 textcolor rgb '#666666'\nplot " + curves + '\n',
                   svg);
   }
 
  private:
   static constexpr std::size_t buckets_per_trained = 8;
-  /// Scheme, and up to how many times the trained length it is tried.
-  static constexpr std::array<std::pair<const char*, std::size_t>, 7> schemes{{{"none", 4},
-                                                                               {"linear:factor=4", 4},
-                                                                               {"theta:factor=4", 4},
-                                                                               {"yarn:factor=4", 4},
-                                                                               {"linear:factor=2", 2},
-                                                                               {"theta:factor=2", 2},
-                                                                               {"yarn:factor=2", 2}}};
+  struct scheme {
+    const char* name;   ///< as posenc::parse_scaling takes it
+    std::size_t reach;  ///< up to how many times the trained length it is tried
+    const char* title;
+  };
+  static constexpr std::array<scheme, 7> schemes{{{"none", 4, "as trained"},
+                                                  {"linear:factor=4", 4, "position interpolation, factor 4"},
+                                                  {"theta:factor=4", 4, "theta scaling (NTK), factor 4"},
+                                                  {"yarn:factor=4", 4, "YaRN, factor 4"},
+                                                  {"linear:factor=2", 2, "position interpolation, factor 2"},
+                                                  {"theta:factor=2", 2, "theta scaling (NTK), factor 2"},
+                                                  {"yarn:factor=2", 2, "YaRN, factor 2"}}};
 
   [[nodiscard]] std::size_t bucket() const noexcept { return trained_ / buckets_per_trained; }
 
   /// One pass, unless it is there already.
-  void add(model& m, const std::string& scheme, std::span<const token> text) {
-    std::vector<double>& means = nats_[{scheme, text.size()}];
+  void add(model& m, const std::string& name, std::span<const token> text) {
+    std::vector<double>& means = nats_[{name, text.size()}];
     if (means.size() == text.size() / bucket()) return;
-    std::fprintf(stderr, "%s, %zu tokens\n", scheme.c_str(), text.size());
-    m.use_scaling(posenc::parse_scaling(scheme, static_cast<posenc::position>(trained_)));
+    std::fprintf(stderr, "%s, %zu tokens\n", name.c_str(), text.size());
+    m.use_scaling(posenc::parse_scaling(name, static_cast<posenc::position>(trained_)));
     const std::vector<double> nats = surprises(m, text);
     means.clear();
     std::ofstream out(csv_, std::ios::app);
@@ -132,7 +137,7 @@ class context_study {
       double sum = 0;
       for (std::size_t n = (std::max)(from, std::size_t{1}); n < from + bucket(); ++n) sum += nats[n - 1];
       means.push_back(sum / static_cast<double>(from == 0 ? bucket() - 1 : bucket()));
-      out << scheme << ',' << text.size() << ',' << from << ',' << means.back() << '\n';
+      out << name << ',' << text.size() << ',' << from << ',' << means.back() << '\n';
     }
     if (!out.flush()) posenc::detail::fail<posenc::format_error>(csv_, " cannot be written");
   }
