@@ -25,6 +25,8 @@
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <type_traits>
@@ -137,17 +139,28 @@ struct position_bounds {
   return {*lowest, *highest};
 }
 
-/// The distances δ = query − key a diagonal has to cover; empty when the call sees nothing.
+/// Distances δ = query − key; none by default.
 struct distance_range {
   position first = 0, last = -1;
-  [[nodiscard]] position count() const noexcept { return last - first + 1; }
+  /// How many they are; the largest number there is where they are more.
+  [[nodiscard]] position count() const noexcept {
+    if (first > last) return 0;
+    constexpr position most = (std::numeric_limits<position>::max)();
+    const auto steps = static_cast<std::uint64_t>(last) - static_cast<std::uint64_t>(first);
+    return steps < static_cast<std::uint64_t>(most) ? static_cast<position>(steps) + 1 : most;
+  }
 };
-[[nodiscard]] inline distance_range distances_of(const problem& call, std::optional<position> reach) {
+/// Every distance between valid tokens.
+[[nodiscard]] inline distance_range all_distances(const problem& call) {
   if (call.valid_queries.begin >= call.valid_queries.end || call.valid_keys.begin >= call.valid_keys.end)
     return {};
   const position_bounds queries = bounds_of(call.queries, call.valid_queries),
                         keys = bounds_of(call.keys, call.valid_keys);
-  distance_range range{queries.lowest - keys.highest, queries.highest - keys.lowest};
+  return {queries.lowest - keys.highest, queries.highest - keys.lowest};
+}
+/// Those that are seen, cut off where the bias stops changing.
+[[nodiscard]] inline distance_range seen_distances(distance_range range, const problem& call,
+                                                   std::optional<position> reach) {
   if (call.farthest_ahead != problem::no_limit) range.first = (std::max)(range.first, -call.farthest_ahead);
   if (call.farthest_behind != problem::no_limit) range.last = (std::min)(range.last, call.farthest_behind);
   if (range.first > range.last) return {};
@@ -175,10 +188,13 @@ template <class E>
       return plan;
     }
     if constexpr (biases_by_offset<E>) {
-      plan.distances = distances_of(call, bias_reach_of(encoding));
+      const distance_range all = all_distances(call);
+      plan.distances = seen_distances(all, call, bias_reach_of(encoding));
       if (plan.distances.count() <= 0) return plan;
-      // Scattered positions may span any distance; then a table costs more than it saves.
-      if (plan.distances.count() <= call.query_tokens + call.key_tokens + 4096) {
+      // Scattered positions may span any distance; then a table costs more than it saves. And kernels that read
+      // it count a tile beyond a distance, which must not be the last number there is.
+      const bool is_near = all.first > -problem::no_limit && all.last < problem::no_limit;
+      if (is_near && plan.distances.count() <= call.query_tokens + call.key_tokens + 4096) {
         plan.kind = distance_bias::form::diagonal;
         plan.bytes = heads * static_cast<std::size_t>(plan.distances.count()) * sizeof(float);
         return plan;
