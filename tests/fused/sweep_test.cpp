@@ -4,6 +4,8 @@
 /// × groups × masks × windows × softcap × sinks × padding × strides × storage × keys rotated or not ×
 /// positions. Compiled for the flags of the build, and again with others and with all targets dispatched.
 #include <algorithm>
+#include <cstdint>
+#include <cstdlib>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -12,6 +14,12 @@
 #include "fused/targets.hpp"
 
 namespace {
+
+/// As many as the environment says, where a machine is slow or patient; else as many as the build says.
+std::uint32_t cases() {
+  const char* const asked = std::getenv("POSENC_SWEEP_CASES");
+  return asked ? static_cast<std::uint32_t>(std::strtoul(asked, nullptr, 10)) : POSENC_SWEEP_CASES;
+}
 
 template <class S>
 void sweep_over(std::uint32_t first, std::uint32_t count) {
@@ -29,9 +37,9 @@ void sweep_over(std::uint32_t first, std::uint32_t count) {
   ::testing::Test::RecordProperty("worst_share_of_bound", std::to_string(worst));
 }
 
-TEST(FusedSweep, FloatEqualsTheReference) { sweep_over<float>(0, POSENC_SWEEP_CASES); }
-TEST(FusedSweep, Bfloat16EqualsTheReference) { sweep_over<Eigen::bfloat16>(10'000, POSENC_SWEEP_CASES / 3); }
-TEST(FusedSweep, HalfEqualsTheReference) { sweep_over<Eigen::half>(20'000, POSENC_SWEEP_CASES / 3); }
+TEST(FusedSweep, FloatEqualsTheReference) { sweep_over<float>(0, cases()); }
+TEST(FusedSweep, Bfloat16EqualsTheReference) { sweep_over<Eigen::bfloat16>(10'000, cases() / 3); }
+TEST(FusedSweep, HalfEqualsTheReference) { sweep_over<Eigen::half>(20'000, cases() / 3); }
 
 TEST(FusedSweep, RunsOnTheTargetsItShould) {
   std::string targets;
@@ -39,6 +47,9 @@ TEST(FusedSweep, RunsOnTheTargetsItShould) {
     EXPECT_STREQ(target, posenc::fused::target_name());
     targets += std::string(targets.empty() ? "" : " ") + target;
   });
+  if (const char* const expected = std::getenv("POSENC_EXPECTED_TARGET")) {
+    EXPECT_EQ(targets, expected);
+  }
   ::testing::Test::RecordProperty("targets", targets);
 }
 

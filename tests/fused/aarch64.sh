@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Tests of the fused path on Arm: the sweep, the face and the guard pages, cross-compiled for each instruction set and
+# run by QEMU's user-mode emulation, SVE at several vector lengths. usage: tests/fused/aarch64.sh [BUILD_FOLDER]
+# Debian packages: g++-aarch64-linux-gnu qemu-user googletest libeigen3-dev libhwy-dev (headers alone).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+readonly build=${1:-build/aarch64} googletest=/usr/src/googletest/googletest
+jobs=$(nproc)
+
+# Name, flags, what fused::target_name() must say, emulated processor, sweep cases, tests left out. Emulation is slow,
+# of vectors wider than 128 bits several times more so.
+readonly targets='
+neon     armv8-a         NEON  max              150
+sve128   armv8.2-a+sve   SVE   max,sve-max-vq=1 150
+sve256   armv8.2-a+sve   SVE   max,sve-max-vq=2 40   *NumberOfThreads
+sve512   armv8.2-a+sve   SVE   max,sve-max-vq=4 25   *NumberOfThreads
+sve2     armv9-a         SVE2  max,sve-max-vq=1 150'
+
+# Headers for every architecture, without the rest of /usr/include, which is this machine's own.
+mkdir -p "$build/include"
+for library in eigen3 hwy; do ln -sfn "/usr/include/$library" "$build/include/$library"; done
+
+compiler=(aarch64-linux-gnu-g++)
+command -v ccache >/dev/null && compiler=(ccache "${compiler[@]}")
+compiler+=(-std=c++20 -I"$googletest" -isystem "$googletest/include")
+own=(-O1 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -Wno-psabi -Wno-maybe-uninitialized
+     -DPOSENC_SWEEP_CASES=180 -Iinclude -Itests -isystem "$build/include" -isystem "$build/include/eigen3")
+
+# One command per line, so many of them at a time.
+in_parallel() { xargs -d '\n' -P "$jobs" -I{} bash -c '{}'; }
+
+echo "compiling for aarch64"
+{
+  for flags in $(awk '{print $2}' <<<"$targets" | sort -u); do
+    for source in sweep attention guard_page; do
+      echo "${compiler[*]} ${own[*]} -march=$flags -c tests/fused/${source}_test.cpp -o $build/$flags-${source}_test.o"
+    done
+  done
+  for source in gtest-all gtest_main; do
+    echo "${compiler[*]} -O1 -c $googletest/src/$source.cc -o $build/$source.o"
+  done
+} | in_parallel
+for flags in $(awk '{print $2}' <<<"$targets" | sort -u); do
+  aarch64-linux-gnu-g++ -static -o "$build/$flags-tests" "$build/$flags"-*_test.o "$build"/gtest{-all,_main}.o \
+    2> >(grep -v 'statically linked applications\|in function .testing::' >&2)
+done
+
+# Prints what failed, and one line of what passed.
+cat >"$build/run_one" <<'END'
+#!/usr/bin/env bash
+set -euo pipefail
+read -r name flags target processor cases left_out
+log=$0-$name.log
+if ! POSENC_EXPECTED_TARGET=$target POSENC_SWEEP_CASES=$cases \
+     qemu-aarch64 -cpu "$processor" "${0%/*}/$flags-tests" --gtest_brief=1 --gtest_filter="-$left_out" >"$log" 2>&1; then
+  cat "$log"
+  echo "$name: FAILED"
+  exit 1
+fi
+echo "$name ($target, $processor): $(tail -n 1 "$log")"
+END
+chmod +x "$build/run_one"
+echo "running under $(qemu-aarch64 --version | head -n 1)"
+grep . <<<"$targets" | tac | sed "s|.*|echo '&' \| $build/run_one|" | in_parallel
