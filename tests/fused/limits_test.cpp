@@ -62,6 +62,8 @@ TEST(FusedLimits, PositionsAtEitherEnd) {
                                           .key_positions = posenc::positions::from(key)};
         const bool near = query - key < 1000 && key - query < 1000;
         check_encodings(queries, options, near);
+        (query < key ? options.lookback : options.lookahead) = 1000;  // hides nothing
+        check_encodings(queries, options, near);
         if (query < key) continue;
         options.mask = posenc::causal;
         check_encodings(queries, options, near);

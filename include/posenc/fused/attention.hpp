@@ -141,6 +141,7 @@ template <class S, class E>
   call.farthest_behind = (std::min)(given.lookback.value_or(problem::no_limit), position{problem::no_limit});
   call.farthest_ahead =
       given.causal ? 0 : (std::min)(given.lookahead.value_or(problem::no_limit), position{problem::no_limit});
+  fused_lowering::drop_idle_limits(call);
   call.keys_are_rotated = keys_are_rotated;
   fused_lowering::lower_doors(encoding, call);
   result.bias = fused_lowering::plan_bias(encoding, call);

@@ -158,6 +158,13 @@ struct distance_range {
                         keys = bounds_of(call.keys, call.valid_keys);
   return {queries.lowest - keys.highest, queries.highest - keys.lowest};
 }
+/// Drops a limit that no distance reaches: kernels need not look, nor add it to a distance that is as large as
+/// distances get.
+inline void drop_idle_limits(problem& call) {
+  const distance_range all = all_distances(call);
+  if (-all.first <= call.farthest_ahead) call.farthest_ahead = problem::no_limit;
+  if (all.last <= call.farthest_behind) call.farthest_behind = problem::no_limit;
+}
 /// Those that are seen, cut off where the bias stops changing.
 [[nodiscard]] inline distance_range seen_distances(distance_range range, const problem& call,
                                                    std::optional<position> reach) {
