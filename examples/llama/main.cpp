@@ -120,7 +120,7 @@ constexpr const char* usage = R"(usage: llama MODEL.gguf COMMAND [options]
     llama::context_study study(context ? size(*context) : static_cast<std::size_t>(*trained),
                                asked.text("--csv").value_or("context_study.csv"));
     study.run(model, whole_text());
-    study.print_table();
+    study.print_tables();
     if (const auto plot = asked.text("--plot")) study.plot(*plot);
   } else {
     posenc::detail::fail<std::invalid_argument>("command ", command, " is not known; see --help");

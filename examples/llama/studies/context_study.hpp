@@ -59,21 +59,14 @@ class context_study {
         if (stretch <= s.reach) add(m, s.name, text.last(stretch * trained_));
   }
 
-  /// Perplexity of the last tokens: a row for each scheme, a column for each context length.
-  void print_table() const {
-    std::printf("perplexity of the same last %zu tokens\n%-16s", 2 * bucket(), "context");
-    for (const std::size_t stretch : {1U, 2U, 4U}) std::printf("%10zu", stretch * trained_);
-    for (const scheme& s : schemes) {
-      std::printf("\n%-16s", s.name);
-      for (const std::size_t stretch : {1U, 2U, 4U}) {
-        const auto found = nats_.find({s.name, stretch * trained_});
-        if (found == nats_.end())
-          std::printf("%10s", "-");
-        else
-          std::printf("%10.2f", std::exp((found->second.end()[-1] + found->second.end()[-2]) / 2));
-      }
-    }
-    std::puts("");
+  /// Two tables with a row for each scheme and a column for each context length.
+  void print_tables() const {
+    std::printf("perplexity of the last %zu tokens of the text, which end a context of\n", 2 * bucket());
+    print_table([&](const scheme& s, std::size_t length) { return perplexity_before(s, length, length); });
+    std::printf("\nin one pass over %zu tokens: perplexity of the %zu tokens before\n", 4 * trained_,
+                2 * bucket());
+    print_table(
+        [&](const scheme& s, std::size_t length) { return perplexity_before(s, 4 * trained_, length); });
   }
 
   /// Perplexity at each position of the longest passes, as an SVG file.
@@ -120,6 +113,30 @@ class context_study {
                                                   {"yarn:factor=2", 2, "YaRN, factor 2"}}};
 
   [[nodiscard]] std::size_t bucket() const noexcept { return trained_ / buckets_per_trained; }
+
+  /// Perplexity of the tokens of two buckets before position `end` in the pass over `context` tokens, if there is one.
+  [[nodiscard]] std::optional<double> perplexity_before(const scheme& s, std::size_t context,
+                                                        std::size_t end) const {
+    const auto found = nats_.find({s.name, context});
+    if (found == nats_.end()) return std::nullopt;
+    const std::size_t n = end / bucket();
+    return std::exp((found->second.at(n - 1) + found->second.at(n - 2)) / 2);
+  }
+
+  template <class Cell>
+  void print_table(const Cell& cell) const {
+    std::printf("%-16s", "");
+    for (const std::size_t stretch : {1U, 2U, 4U}) std::printf("%10zu", stretch * trained_);
+    for (const scheme& s : schemes) {
+      if (!cell(s, trained_)) continue;
+      std::printf("\n%-16s", s.name);
+      for (const std::size_t stretch : {1U, 2U, 4U}) {
+        const auto value = cell(s, stretch * trained_);
+        value ? std::printf("%10.2f", *value) : std::printf("%10s", "-");
+      }
+    }
+    std::puts("");
+  }
 
   /// One pass, unless it is there already.
   void add(model& m, const std::string& name, std::span<const token> text) {
