@@ -32,7 +32,7 @@ inline constexpr index_t decode_block_floats = 128 * 1024;
 /// Tasks wanted of one call, and the fewest keys that are worth a split.
 inline constexpr index_t decode_tasks = 32, decode_split = 1024;
 /// Rows whose products with a block of four keys stay in registers.
-inline constexpr index_t dot_rows = block_rows == 8 ? 4 : 2;
+inline constexpr index_t dot_rows = POSENC_FUSED_MANY_REGISTERS ? 4 : 2;
 
 /// Rows of keys that some query of the call may see.
 HWY_INLINE row_range decode_range(const problem& call) {
@@ -85,14 +85,65 @@ HWY_INLINE task_plan plan_decode(const problem& call) {
   return plan;
 }
 
+/// Asks for the rows of a block ahead of their use, in the order of memory and a vector at a time: one call of
+/// next() for every vector that is multiplied keeps the memory busy, and no load waits behind a burst of
+/// requests.
 template <class T>
-HWY_INLINE void prefetch_second_level(const T* address) {
+class block_fetch {
+ public:
+  block_fetch() = default;  ///< nothing
+
+  /// `heads` rows of `channels` for each token in `tokens`.
+  HWY_INLINE block_fetch(const T* base, const tensor& of, row_range tokens, index_t heads, index_t channels)
+      : row_(base + tokens.begin * of.token_stride),
+        token_stride_(of.token_stride),
+        head_stride_(of.head_stride),
+        heads_(heads),
+        channels_(channels),
+        tokens_left_((std::max)(tokens.end - tokens.begin, index_t{0})),
+        heads_left_(heads) {
+    // Heads, and then tokens, that lie side by side are one long row.
+    if (head_stride_ == channels_ || heads_ == 1) {
+      channels_ *= heads_;
+      heads_ = heads_left_ = 1;
+    }
+    if (heads_ == 1 && token_stride_ == channels_ && tokens_left_ > 0) {
+      channels_ *= tokens_left_;
+      tokens_left_ = 1;
+    }
+  }
+
+  HWY_INLINE void next() {
+    if (tokens_left_ == 0) return;
+    prefetch_second_level(row_ + channel_);
+    channel_ += lanes();
+    if (channel_ >= channels_) next_row();
+  }
+  HWY_INLINE void rest() {
+    while (tokens_left_ > 0) next();
+  }
+
+ private:
+  HWY_INLINE void next_row() {
+    channel_ = 0;
+    row_ += head_stride_;
+    if (--heads_left_ > 0) return;
+    heads_left_ = heads_;
+    row_ += token_stride_ - heads_ * head_stride_;
+    --tokens_left_;
+  }
+  static HWY_INLINE void prefetch_second_level(const T* address) {
 #if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
-  __builtin_prefetch(address, 0, 2);
+    __builtin_prefetch(address, 0, 2);
 #else
-  hwy::Prefetch(address);
+    hwy::Prefetch(address);
 #endif
-}
+  }
+
+  const T* row_ = nullptr;
+  index_t token_stride_ = 0, head_stride_ = 0, heads_ = 0, channels_ = 0;
+  index_t tokens_left_ = 0, heads_left_ = 0, channel_ = 0;
+};
 
 /// Σ over the lanes of a, b, c and d, in that order, to `to`; a whole vector is written.
 HWY_INLINE void store_sums_of_lanes(float_vector a, float_vector b, float_vector c, float_vector d,
@@ -110,64 +161,92 @@ HWY_INLINE void store_sums_of_lanes(float_vector a, float_vector b, float_vector
 #endif
 }
 
-/// scores[r][0…3] = q_r · k_0…3 for packed queries and keys as they lie in memory, turned by rows t … t+3 of
-/// the table.
-template <int Rows, class T>
+/// scores[r][0…3] = q_r · k_0…3 for a group of packed queries (decode_task::turned_row) and keys as they lie in
+/// memory, turned by rows `step` … step+3 of the table. Whole vectors first: no branch is left in the loops, and every sum stays in a register.
+template <int Rows, pairing Layout, class T>
 HWY_NOINLINE void dot_four_keys(const key_loader& keys, const T* const* key, index_t step, const float* q,
-                                index_t q_stride, float* scores, index_t scores_stride) {
+                                float* scores, index_t scores_stride, block_fetch<T>& ahead) {
   const float_tag d;
-  const packed_head& pack = keys.pack;
-  const index_t channels = keys.call.head_dim;
-  const index_t offset = pack.pairs > 0 ? keys.turns->offset : 0, behind = offset + 2 * pack.pairs;
-  const pairing layout = pack.pairs > 0 ? keys.turns->layout : pairing::half_split;
+  const packed_head pack = keys.pack;
+  const index_t width = lanes(), pairs = pack.pairs, whole_pairs = pairs / width * width;
+  const index_t offset = pairs > 0 ? keys.turns->offset : 0, behind = offset + 2 * pairs;
+  const step_angles first_step = keys.step(step);
+  const T *const key0 = key[0], *const key1 = key[1], *const key2 = key[2], *const key3 = key[3];
+  const float *const q_first = q, *const q_second = q + pack.second * dot_rows;
   const float_vector zero = hn::Zero(d);
+  block_fetch<T> fetch = ahead;
 
 #define POSENC_FOR_EACH_ROW(DO, k) DO(k, 0) DO(k, 1) DO(k, 2) DO(k, 3)
 #define POSENC_FOR_EACH_KEY(DO) DO(0) DO(1) DO(2) DO(3)
 #define POSENC_START(k) float_vector s##k##0 = zero, s##k##1 = zero, s##k##2 = zero, s##k##3 = zero;
 #define POSENC_ADD_PAIR(k, r)                                                   \
   if constexpr (Rows > r) {                                                     \
-    s##k##r = hn::MulAdd(x, load(q + r * q_stride + p), s##k##r);               \
-    s##k##r = hn::MulAdd(y, load(q + r * q_stride + pack.second + p), s##k##r); \
+    s##k##r = hn::MulAdd(x, load(q_first + p * dot_rows + r * width), s##k##r);  \
+    s##k##r = hn::MulAdd(y, load(q_second + p * dot_rows + r * width), s##k##r); \
   }
 #define POSENC_TURN(k)                                                                           \
   {                                                                                              \
-    float_vector a, b;                                                                           \
-    load_pairs(key[k] + offset, layout, pack.pairs, p, a, b);                                    \
-    const step_angles at{table + k * keys.table_stride};                                         \
+    const step_angles at = first_step.later_in_group(k);                                         \
     const float_vector c = at.cos(p), s = at.sin(p);                                             \
     const float_vector x = hn::MulSub(a, c, hn::Mul(b, s)), y = hn::MulAdd(a, s, hn::Mul(b, c)); \
     POSENC_FOR_EACH_ROW(POSENC_ADD_PAIR, k)                                                      \
+    fetch.next(), fetch.next();                                                                  \
+  }
+#define POSENC_TURN_WHOLE(k)                                     \
+  {                                                              \
+    float_vector a, b;                                           \
+    load_whole_pairs<Layout>(key##k + offset, pairs, p, a, b);   \
+    POSENC_TURN(k)                                               \
+  }
+#define POSENC_TURN_PART(k)                               \
+  {                                                       \
+    float_vector a, b;                                    \
+    load_pairs(key##k + offset, Layout, pairs, p, a, b);  \
+    POSENC_TURN(k)                                        \
   }
 #define POSENC_ADD_REST(k, r) \
-  if constexpr (Rows > r) s##k##r = hn::MulAdd(x, load(q + r * q_stride + at), s##k##r);
-#define POSENC_REST(k)                                    \
-  {                                                       \
-    const float_vector x = load_first(key[k] + c, count); \
-    POSENC_FOR_EACH_ROW(POSENC_ADD_REST, k)               \
+  if constexpr (Rows > r) s##k##r = hn::MulAdd(x, load(q + (to + c) * dot_rows + r * width), s##k##r);
+#define POSENC_REST_WHOLE(k)                          \
+  {                                                   \
+    const float_vector x = load(key##k + from + c);   \
+    POSENC_FOR_EACH_ROW(POSENC_ADD_REST, k)           \
+    fetch.next();                                     \
+  }
+#define POSENC_REST_PART(k)                                            \
+  {                                                                    \
+    const float_vector x = load_first(key##k + from + c, count - c);   \
+    POSENC_FOR_EACH_ROW(POSENC_ADD_REST, k)                            \
   }
 #define POSENC_FINISH(r) \
   if constexpr (Rows > r) store_sums_of_lanes(s0##r, s1##r, s2##r, s3##r, scores + r * scores_stride);
 
   POSENC_FOR_EACH_KEY(POSENC_START)
-  const float* const table = keys.table + step * keys.table_stride;
-  for (index_t p = 0; p < pack.pairs; p += lanes()) {
-    POSENC_FOR_EACH_KEY(POSENC_TURN)
+  for (index_t p = 0; p < whole_pairs; p += width) {
+    POSENC_FOR_EACH_KEY(POSENC_TURN_WHOLE)
+  }
+  if (const index_t p = whole_pairs; p < pairs) {
+    POSENC_FOR_EACH_KEY(POSENC_TURN_PART)
   }
   // The channels that do not turn: those before the rotary slice, then those behind it.
-  for (index_t c = 0; c < offset; c += lanes()) {
-    const index_t at = pack.before + c, count = offset - c;
-    POSENC_FOR_EACH_KEY(POSENC_REST)
-  }
-  for (index_t c = behind; c < channels; c += lanes()) {
-    const index_t at = pack.behind + (c - behind), count = channels - c;
-    POSENC_FOR_EACH_KEY(POSENC_REST)
+  for (int side = 0; side < 2; ++side) {
+    const index_t from = side == 0 ? 0 : behind, to = side == 0 ? pack.before : pack.behind;
+    const index_t count = side == 0 ? offset : keys.call.head_dim - behind, whole = count / width * width;
+    for (index_t c = 0; c < whole; c += width) {
+      POSENC_FOR_EACH_KEY(POSENC_REST_WHOLE)
+    }
+    if (const index_t c = whole; c < count) {
+      POSENC_FOR_EACH_KEY(POSENC_REST_PART)
+    }
   }
   POSENC_FINISH(0) POSENC_FINISH(1) POSENC_FINISH(2) POSENC_FINISH(3)
+  ahead = fetch;
 
 #undef POSENC_FINISH
-#undef POSENC_REST
+#undef POSENC_REST_PART
+#undef POSENC_REST_WHOLE
 #undef POSENC_ADD_REST
+#undef POSENC_TURN_PART
+#undef POSENC_TURN_WHOLE
 #undef POSENC_TURN
 #undef POSENC_ADD_PAIR
 #undef POSENC_START
@@ -175,26 +254,30 @@ HWY_NOINLINE void dot_four_keys(const key_loader& keys, const T* const* key, ind
 #undef POSENC_FOR_EACH_ROW
 }
 
-/// dot_four_keys for any number of rows.
-template <class T>
+/// dot_four_keys for any number of rows, group after group.
+template <pairing Layout, class T>
 HWY_INLINE void dot_rows_of(const key_loader& keys, const T* const* key, index_t step, index_t rows,
-                            const float* q, index_t q_stride, float* scores, index_t scores_stride) {
+                            const float* q, index_t q_stride, float* scores, index_t scores_stride,
+                            block_fetch<T>& ahead) {
+  block_fetch<T> nothing;
   for (index_t r = 0; r < rows; r += dot_rows) {
+    // The first rows read the keys from the second level, the others find them in the first.
+    block_fetch<T>& fetch = r == 0 ? ahead : nothing;
     const float* const from = q + r * q_stride;
     float* const to = scores + r * scores_stride;
     switch ((std::min)(rows - r, dot_rows)) {
       case 1:
-        dot_four_keys<1>(keys, key, step, from, q_stride, to, scores_stride);
+        dot_four_keys<1, Layout>(keys, key, step, from, to, scores_stride, fetch);
         break;
       case 2:
-        dot_four_keys<2>(keys, key, step, from, q_stride, to, scores_stride);
+        dot_four_keys<2, Layout>(keys, key, step, from, to, scores_stride, fetch);
         break;
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL || HWY_ARCH_ARM_A64
+#if POSENC_FUSED_MANY_REGISTERS
       case 3:
-        dot_four_keys<3>(keys, key, step, from, q_stride, to, scores_stride);
+        dot_four_keys<3, Layout>(keys, key, step, from, to, scores_stride, fetch);
         break;
       default:
-        dot_four_keys<4>(keys, key, step, from, q_stride, to, scores_stride);
+        dot_four_keys<4, Layout>(keys, key, step, from, to, scores_stride, fetch);
         break;
 #else
       default:
@@ -210,17 +293,19 @@ struct decode_scratch {
   std::uint64_t* phases;
   index_t output_stride = 0, score_stride = 0, floats = 0;
 
-  decode_scratch(float* memory, const packed_head& pack, index_t value_dim, index_t rows) {
+  decode_scratch(float* memory, const problem& call, const packed_head& pack, const task_plan& plan) {
+    const index_t rows = plan.rows;
     const auto take = [&](index_t count) {
       float* const part = memory ? memory + floats : nullptr;
       floats += round_up(count, 16) + 16;
       return part;
     };
-    output_stride = round_up(value_dim, panel_width());
+    output_stride = round_up(call.value_dim, panel_width());
     score_stride = decode_keys + 2 * lanes();
     phases = reinterpret_cast<std::uint64_t*>(take(2 * decode_queries * (pack.second + lanes())));
     queries = take(rows * (pack.stride + lanes()));
-    turned = take(rows * (pack.stride + lanes()));
+    turned = take(decode_kv_heads(call) * round_up(plan.heads_per_task * call.query_tokens, dot_rows) *
+                  (pack.stride + lanes()));
     scores = take(rows * score_stride);
     output = take(rows * output_stride);
     tail = take(decode_keys * lanes());
@@ -252,6 +337,16 @@ struct decode_task {
 
   [[nodiscard]] index_t rows() const { return heads.rows(call); }
   [[nodiscard]] index_t query_stride() const { return loader.pack.stride + lanes(); }
+  /// Where the turned queries of a KV head begin: groups of dot_rows rows, in a group vector c of all rows side
+  /// by side, so that one pointer leads through a group.
+  [[nodiscard]] float* turned_rows_of_kv(index_t kv) const {
+    return scratch.turned + kv * round_up(heads.rows_of_kv(call), dot_rows) * query_stride();
+  }
+  /// Where a row's turned query begins; channel c (a whole number of vectors) lies c·dot_rows farther.
+  [[nodiscard]] float* turned_row(index_t row) const {
+    const index_t kv = row / heads.rows_of_kv(call), r = row % heads.rows_of_kv(call);
+    return turned_rows_of_kv(kv) + r / dot_rows * dot_rows * query_stride() + r % dot_rows * lanes();
+  }
   [[nodiscard]] index_t phase_stride() const { return loader.pack.second + lanes(); }
   [[nodiscard]] bool is_token(index_t query) const {
     return query >= call.valid_queries.begin && query < call.valid_queries.end;
@@ -262,7 +357,8 @@ struct decode_task {
   HWY_NOINLINE void pack_queries() const {
     pair_angles angles;
     std::fill_n(scratch.queries, rows() * query_stride(), 0.0f);
-    std::fill_n(scratch.turned, rows() * query_stride(), 0.0f);
+    std::fill_n(scratch.turned,
+                heads.kv_count * round_up(heads.rows_of_kv(call), dot_rows) * query_stride(), 0.0f);
     for (index_t i = call.valid_queries.begin; i < call.valid_queries.end; ++i) {
       const position here = call.queries[i];
       if (call.turns && !loader.turns)
@@ -280,9 +376,9 @@ struct decode_task {
       HWY_ALIGN float packed[widest_head + 4 * vector_slack];
       for (index_t row = i; row < rows(); row += call.query_tokens) {
         load_query(call, loader, i, heads.head_of(call, row), angles, factor, packed);
-        float* const to = (loader.turns ? scratch.queries : scratch.turned) + row * query_stride();
-        std::copy_n(packed, loader.pack.steps, to);
-        if (loader.turns) std::copy_n(to, loader.pack.steps, scratch.turned + (to - scratch.queries));
+        std::copy_n(packed, loader.pack.steps, scratch.queries + row * query_stride());
+        float* const turned = turned_row(row);
+        for (index_t c = 0; c < loader.pack.steps; c += lanes()) store(load(packed + c), turned + c * dot_rows);
       }
     }
   }
@@ -309,30 +405,15 @@ struct decode_task {
                      angles.cos, angles.sin);
       }
       for (index_t row = i; row < rows(); row += call.query_tokens) {
-        const index_t at = row * query_stride();
-        const float* const from = scratch.queries + at;
-        float* const to = scratch.turned + at;
+        const float* const from = scratch.queries + row * query_stride();
+        float* const to = turned_row(row);
         for (index_t p = 0; p < pairs; p += lanes()) {
           const float_vector a = load(from + p), b = load(from + loader.pack.second + p);
           const float_vector c = load(angles.cos + p), s = load(angles.sin + p);
-          store(hn::MulSub(a, c, hn::Mul(b, s)), to + p);
-          store(hn::MulAdd(a, s, hn::Mul(b, c)), to + loader.pack.second + p);
+          store(hn::MulSub(a, c, hn::Mul(b, s)), to + p * dot_rows);
+          store(hn::MulAdd(a, s, hn::Mul(b, c)), to + (loader.pack.second + p) * dot_rows);
         }
       }
-    }
-  }
-
-  /// Asks for heads [begin, end) of the block of rows at `first`, counted token by token, ahead of their use.
-  /// A few at a time: more than the memory system keeps in flight would only wait.
-  template <class T>
-  HWY_INLINE void fetch(const T* base, const tensor& of, index_t first, index_t begin, index_t end,
-                        index_t channels) const {
-    constexpr index_t line = 64 / static_cast<index_t>(sizeof(T));
-    for (index_t unit = begin; unit < end; ++unit) {
-      const index_t row = first + unit / heads.kv_count;
-      if (row >= keys.end) return;
-      const T* const from = base + row * of.token_stride + unit % heads.kv_count * of.head_stride;
-      for (index_t c = 0; c < channels; c += line) prefetch_second_level(from + c);
     }
   }
 
@@ -386,61 +467,60 @@ struct decode_task {
   }
 
   /// O ← keep·O + weights·V of one KV head over columns [c, c + vectors·lanes) of a block of values.
-  template <class T>
+  template <class T, class Fetch>
   HWY_INLINE void add_values(const T* values, index_t stride, index_t count, index_t kv, index_t c,
-                             index_t vectors) const {
+                             index_t vectors, Fetch& ahead) const {
     const product_shape shape{count, scratch.score_stride, 1, stride, scratch.output_stride};
     const index_t first = kv * heads.rows_of_kv(call), last = first + heads.rows_of_kv(call);
-    for (index_t r = first; r < last; r += block_rows)
+    const auto some_rows = [&](index_t r, auto& fetch) HWY_ATTR {
       product((std::min)(last - r, block_rows), vectors, shape, scratch.scores + r * scratch.score_stride,
-              values, scratch.keep + r, scratch.output + r * scratch.output_stride + c);
+              values, scratch.keep + r, scratch.output + r * scratch.output_stride + c, fetch);
+    };
+    some_rows(first, ahead);
+    no_fetch nothing;
+    for (index_t r = first + block_rows; r < last; r += block_rows) some_rows(r, nothing);
   }
 
-  /// All blocks of the split, keys stored as K, values as V. While keys are multiplied the values of the
+  /// All blocks of the split. While keys are multiplied the values of the
   /// block are asked for, and while values are added up the next keys are.
-  template <class K, class V>
-  HWY_NOINLINE void walk(const K* k, const V* v) const {
+  template <pairing Layout, class T>
+  HWY_NOINLINE void walk(const T* k, const T* v) const {
     const index_t width = lanes(), whole = call.value_dim / width * width,
                   rows_of_kv = heads.rows_of_kv(call);
     for (index_t first = keys.begin; first < keys.end; first += decode_keys) {
       const index_t count = (std::min)(decode_keys, keys.end - first);
+      block_fetch<T> values_ahead(v, call.v, {first, first + count}, heads.kv_count, call.value_dim);
       if (loader.turns) turn_queries(first);
       for (index_t t = 0; t < count; t += 4) {
         for (index_t kv = 0; kv < heads.kv_count; ++kv) {
-          const index_t unit = t * heads.kv_count + 4 * kv;
-          fetch(v, call.v, first, unit, unit + 4, call.value_dim);
-          const K* four[4];
+          const T* four[4];
           for (index_t n = 0; n < 4; ++n)
             four[n] =
                 k + (first + (std::min)(t + n, count - 1)) * call.k.token_stride + kv * call.k.head_stride;
           const index_t row = kv * rows_of_kv;
-          dot_rows_of(loader, four, t, rows_of_kv, scratch.turned + row * query_stride(), query_stride(),
-                      scratch.scores + row * scratch.score_stride + t, scratch.score_stride);
+          dot_rows_of<Layout>(loader, four, t, rows_of_kv, turned_rows_of_kv(kv), query_stride(),
+                      scratch.scores + row * scratch.score_stride + t, scratch.score_stride, values_ahead);
         }
       }
-      for (index_t r = 0; r < rows(); ++r) weigh(r, first, count);
-      const index_t panels = (whole + 2 * width - 1) / (2 * width), units = decode_keys * heads.kv_count;
-      const index_t steps = (std::max)(panels, index_t{1}) * heads.kv_count;
-      index_t step = 0;
-      const auto fetch_next = [&] {
-        fetch(k, call.k, first + decode_keys, units * step / steps, units * (step + 1) / steps,
-              call.head_dim);
-        ++step;
-      };
+      values_ahead.rest();
+      const row_range next{first + count, (std::min)(first + count + decode_keys, keys.end)};
+      block_fetch<T> keys_ahead(k, call.k, next, heads.kv_count, call.head_dim);
+      for (index_t r = 0; r < rows(); ++r) {
+        weigh(r, first, count);
+        for (int n = 0; n < 8; ++n) keys_ahead.next();
+      }
       for (index_t kv = 0; kv < heads.kv_count; ++kv) {
-        const V* const values = v + first * call.v.token_stride + kv * call.v.head_stride;
-        if (panels == 0) fetch_next();
-        for (index_t c = 0; c < whole; c += 2 * width) {
-          fetch_next();
-          add_values(values + c, call.v.token_stride, count, kv, c, whole - c > width ? 2 : 1);
-        }
+        const T* const values = v + first * call.v.token_stride + kv * call.v.head_stride;
+        for (index_t c = 0; c < whole; c += 2 * width)
+          add_values(values + c, call.v.token_stride, count, kv, c, whole - c > width ? 2 : 1, keys_ahead);
         if (whole < call.value_dim) {
           for (index_t t = 0; t < count; ++t)
             store(load_first(values + t * call.v.token_stride + whole, call.value_dim - whole),
                   scratch.tail + t * width);
-          add_values(static_cast<const float*>(scratch.tail), width, count, kv, whole, 1);
+          add_values(static_cast<const float*>(scratch.tail), width, count, kv, whole, 1, keys_ahead);
         }
       }
+      keys_ahead.rest();
     }
   }
 
@@ -453,10 +533,13 @@ struct decode_task {
     if (loader.turns)
       for (index_t p = 0; p < loader.pack.pairs; ++p)
         block_phases[p] = (loader.turns->turns_per_token[static_cast<std::size_t>(p)] * decode_keys).hi;
-    const auto with_keys = [&](const auto* k) {
-      with_row(call.v, 0, heads.first_kv, [&](const auto* v) { walk(k, v); });
-    };
-    with_row(call.k, 0, heads.first_kv, with_keys);
+    with_row(call.k, 0, heads.first_kv, [&]<class T>(const T* k) {
+      const T* const v = static_cast<const T*>(call.v.data) + heads.first_kv * call.v.head_stride;
+      if (loader.turns && loader.turns->layout == pairing::interleaved)
+        walk<pairing::interleaved>(k, v);
+      else
+        walk<pairing::half_split>(k, v);
+    });
   }
 
   /// The state of every row, for merge_partials.

@@ -58,7 +58,7 @@ inline HWY_NOINLINE task_plan plan(const problem& call) {
     return result;
   }
   result = plan_decode(call);
-  result.worker_floats = decode_scratch(nullptr, pack, call.value_dim, result.rows).floats;
+  result.worker_floats = decode_scratch(nullptr, call, pack, result).floats;
   result.shared_floats = table_floats(call, result);
   if (result.merges > 0) result.shared_floats += result.tasks * result.rows * partial_stride(call);
   return result;
@@ -87,7 +87,7 @@ inline HWY_NOINLINE void run_decode(const problem& call, const task_plan& plan, 
   const index_t begin = (std::min)(range.end, range.begin + task % plan.tiles * plan.split);
   const decode_task work{call,
                          loader,
-                         decode_scratch(scratch, loader.pack, call.value_dim, plan.rows),
+                         decode_scratch(scratch, call, loader.pack, plan),
                          decode_heads_of(call, plan, task / plan.tiles),
                          {begin, (std::min)(range.end, begin + plan.split)}};
   work.attend();

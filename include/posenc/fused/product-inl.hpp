@@ -16,17 +16,21 @@
 
 #include <posenc/fused/storage-inl.hpp>
 
+// Whether the instruction set has 32 vector registers rather than 16; Highway numbers better targets lower.
+#undef POSENC_FUSED_MANY_REGISTERS
+#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3) || HWY_ARCH_ARM_A64
+#define POSENC_FUSED_MANY_REGISTERS 1
+#else
+#define POSENC_FUSED_MANY_REGISTERS 0
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
 
 /// Rows of C held in registers. With two vectors each that is 12 accumulators on machines with 16 vector
 /// registers and 16 on machines with 32; either reaches 97-98 % of the FMA peak on Zen 4, in 256 and in 512
 /// bits.
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL || HWY_ARCH_ARM_A64
-inline constexpr index_t block_rows = 8;
-#else
-inline constexpr index_t block_rows = 6;
-#endif
+inline constexpr index_t block_rows = POSENC_FUSED_MANY_REGISTERS ? 8 : 6;
 
 /// The matrices of one product, by address and stride.
 struct product_shape {
@@ -37,16 +41,22 @@ struct product_shape {
   index_t c_row;
 };
 
+/// Where nothing needs to be fetched ahead: what a product streams is in the caches already.
+struct no_fetch {
+  HWY_INLINE void next() const {}
+};
+
 /// C[r][x] = keep[r]·C[r][x] + Σ_t A[r][t]·B[t][x], r < Rows, x < Vectors·lanes. Without `keep`, C is only
-/// written. Named accumulators rather than arrays: scalable vectors (SVE) cannot be array elements.
-template <int Rows, int Vectors, class B>
+/// written. `ahead` is told of every vector of B. Named accumulators rather than arrays: scalable vectors (SVE) cannot be array elements.
+template <int Rows, int Vectors, class B, class Fetch>
 HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RESTRICT a,
                                 const B* HWY_RESTRICT b, const float* HWY_RESTRICT keep,
-                                float* HWY_RESTRICT c) {
+                                float* HWY_RESTRICT c, Fetch& ahead) {
   static_assert(Rows >= 1 && Rows <= 8 && Vectors >= 1 && Vectors <= 2);
   const float_tag d;
   const index_t width = lanes(), a_row = shape.a_row, c_row = shape.c_row;
   const float_vector zero = hn::Zero(d);
+  Fetch fetch = ahead;
 
 #define POSENC_FOR_EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
 #define POSENC_START(r) float_vector c##r##0 = zero, c##r##1 = zero;
@@ -74,10 +84,12 @@ HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RES
     float_vector b1 = zero;
     if constexpr (Vectors > 1) b1 = load(b + width);
     POSENC_FOR_EACH_ROW(POSENC_ADD)
+    for (int n = 0; n < Vectors; ++n) fetch.next();
     a += shape.a_step;
     b += shape.b_step;
   }
   POSENC_FOR_EACH_ROW(POSENC_FINISH)
+  ahead = fetch;
 
 #undef POSENC_FINISH
 #undef POSENC_ADD
@@ -86,27 +98,27 @@ HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RES
 }
 
 /// block_product with the number of rows known at run time, at most block_rows.
-template <int Vectors, class B>
+template <int Vectors, class B, class Fetch>
 HWY_INLINE void rows_product(index_t rows, const product_shape& shape, const float* a, const B* b,
-                             const float* keep, float* c) {
+                             const float* keep, float* c, Fetch& ahead) {
   switch (rows) {
     case 1:
-      return block_product<1, Vectors>(shape, a, b, keep, c);
+      return block_product<1, Vectors>(shape, a, b, keep, c, ahead);
     case 2:
-      return block_product<2, Vectors>(shape, a, b, keep, c);
+      return block_product<2, Vectors>(shape, a, b, keep, c, ahead);
     case 3:
-      return block_product<3, Vectors>(shape, a, b, keep, c);
+      return block_product<3, Vectors>(shape, a, b, keep, c, ahead);
     case 4:
-      return block_product<4, Vectors>(shape, a, b, keep, c);
+      return block_product<4, Vectors>(shape, a, b, keep, c, ahead);
     case 5:
-      return block_product<5, Vectors>(shape, a, b, keep, c);
+      return block_product<5, Vectors>(shape, a, b, keep, c, ahead);
     case 6:
-      return block_product<6, Vectors>(shape, a, b, keep, c);
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL || HWY_ARCH_ARM_A64
+      return block_product<6, Vectors>(shape, a, b, keep, c, ahead);
+#if POSENC_FUSED_MANY_REGISTERS
     case 7:
-      return block_product<7, Vectors>(shape, a, b, keep, c);
+      return block_product<7, Vectors>(shape, a, b, keep, c, ahead);
     case 8:
-      return block_product<8, Vectors>(shape, a, b, keep, c);
+      return block_product<8, Vectors>(shape, a, b, keep, c, ahead);
 #endif
     default:
       return;
@@ -114,13 +126,19 @@ HWY_INLINE void rows_product(index_t rows, const product_shape& shape, const flo
 }
 
 /// The same for one or two vectors of columns.
+template <class B, class Fetch>
+HWY_INLINE void product(index_t rows, index_t vectors, const product_shape& shape, const float* a, const B* b,
+                        const float* keep, float* c, Fetch& ahead) {
+  if (vectors == 1)
+    rows_product<1>(rows, shape, a, b, keep, c, ahead);
+  else
+    rows_product<2>(rows, shape, a, b, keep, c, ahead);
+}
 template <class B>
 HWY_INLINE void product(index_t rows, index_t vectors, const product_shape& shape, const float* a, const B* b,
                         const float* keep, float* c) {
-  if (vectors == 1)
-    rows_product<1>(rows, shape, a, b, keep, c);
-  else
-    rows_product<2>(rows, shape, a, b, keep, c);
+  no_fetch nothing;
+  product(rows, vectors, shape, a, b, keep, c, nothing);
 }
 
 }  // namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE

@@ -81,44 +81,77 @@ inline HWY_NOINLINE void token_angles(const rotation& turns, position token, rot
   }
 }
 
-/// Angles of one key inside a block, laid out for one pointer: the cosines of the first vector of pairs,
-/// their sines, the cosines of the next vector, and so on.
+/// Keys whose angles lie side by side in the step table.
+inline constexpr index_t step_group = 4;
+
+/// Angles of one key inside a block, laid out for one pointer through a group of keys: the cosines of the
+/// first vector of pairs, their sines, the same of the next keys of the group, then the next vector of pairs.
 struct step_angles {
   const float* row = nullptr;
-  [[nodiscard]] HWY_INLINE float_vector cos(index_t pair) const { return load(row + 2 * pair); }
-  [[nodiscard]] HWY_INLINE float_vector sin(index_t pair) const { return load(row + 2 * pair + lanes()); }
+  [[nodiscard]] HWY_INLINE float_vector cos(index_t pair) const { return load(row + 2 * step_group * pair); }
+  [[nodiscard]] HWY_INLINE float_vector sin(index_t pair) const {
+    return load(row + 2 * step_group * pair + lanes());
+  }
+  /// Those of the key `keys` further on in the group.
+  [[nodiscard]] HWY_INLINE step_angles later_in_group(index_t keys) const {
+    return {row + 2 * keys * lanes()};
+  }
 };
+
+/// Where the angles of key t lie in a table of `stride` floats per key.
+HWY_INLINE index_t step_place(index_t t, index_t stride) {
+  return t / step_group * step_group * stride + t % step_group * 2 * lanes();
+}
 
 HWY_INLINE void interleave_angles(const pair_angles& angles, index_t pairs, float* row) {
   for (index_t p = 0; p < pairs; p += lanes()) {
-    store(load(angles.cos + p), row + 2 * p);
-    store(load(angles.sin + p), row + 2 * p + lanes());
+    store(load(angles.cos + p), row + 2 * step_group * p);
+    store(load(angles.sin + p), row + 2 * step_group * p + lanes());
   }
 }
 
-/// R(t) for t = 0 … rows−1, `stride` floats apart, growth of a key included. Made from R(16a)·R(b): two short
+/// R(t) for t = 0 … rows−1, growth of a key included; `rows` is a multiple of step_group. Made from R(16a)·R(b): two short
 /// runs of sines instead of one long one.
 inline HWY_NOINLINE void fill_step_table(const rotation& turns, index_t rows, index_t stride, float* table) {
   constexpr index_t fine = 16;
   pair_angles angles;
   for (index_t t = 0; t < rows; t += t < fine ? 1 : fine) {
     token_angles(turns, t, rotation_side::key, 1.0f, 0, angles.cos, angles.sin);
-    interleave_angles(angles, turns.pairs(), table + t * stride);
+    interleave_angles(angles, turns.pairs(), table + step_place(t, stride));
   }
   for (index_t t = fine; t < rows; ++t) {
     const index_t b = t % fine;
     if (b == 0) continue;
-    const step_angles begin{table + (t - b) * stride}, rest{table + b * stride};
-    float* const row = table + t * stride;
+    const step_angles begin{table + step_place(t - b, stride)}, rest{table + step_place(b, stride)};
+    float* const row = table + step_place(t, stride);
     for (index_t p = 0; p < turns.pairs(); p += lanes()) {
       const float_vector ca = begin.cos(p), sa = begin.sin(p), cb = rest.cos(p), sb = rest.sin(p);
-      store(hn::MulSub(ca, cb, hn::Mul(sa, sb)), row + 2 * p);
-      store(hn::MulAdd(sa, cb, hn::Mul(ca, sb)), row + 2 * p + lanes());
+      store(hn::MulSub(ca, cb, hn::Mul(sa, sb)), row + 2 * step_group * p);
+      store(hn::MulAdd(sa, cb, hn::Mul(ca, sb)), row + 2 * step_group * p + lanes());
     }
   }
 }
 
-/// (a, b) of `lanes()` pairs from pair p on, in either pairing.
+/// The first and the second of every two neighbours in low and high.
+HWY_INLINE void split_neighbours(float_vector low, float_vector high, float_vector& a, float_vector& b) {
+#if HWY_TARGET == HWY_SCALAR
+  a = low, b = high;
+#else
+  a = hn::ConcatEven(float_tag(), high, low);
+  b = hn::ConcatOdd(float_tag(), high, low);
+#endif
+}
+
+/// (a, b) of `lanes()` pairs from pair p on, all of them in the row.
+template <pairing Layout, class T>
+HWY_INLINE void load_whole_pairs(const T* row, index_t pairs, index_t p, float_vector& a, float_vector& b) {
+  if constexpr (Layout == pairing::half_split)
+    a = load(row + p), b = load(row + pairs + p);
+  else
+    split_neighbours(load(row + 2 * p), load(row + 2 * p + lanes()), a, b);
+}
+
+/// The same with zeros behind the last pair.
 template <class T>
 HWY_INLINE void load_pairs(const T* row, pairing layout, index_t pairs, index_t p, float_vector& a,
                            float_vector& b) {
@@ -127,17 +160,10 @@ HWY_INLINE void load_pairs(const T* row, pairing layout, index_t pairs, index_t 
     b = load_first(row + pairs + p, pairs - p);
     return;
   }
-#if HWY_TARGET == HWY_SCALAR
-  a = load(row + 2 * p);
-  b = load(row + 2 * p + 1);
-#else
   const index_t count = 2 * (pairs - p), width = lanes();
-  const float_vector low = load_first(row + 2 * p, count);
-  const float_vector high =
-      count > width ? load_first(row + 2 * p + width, count - width) : hn::Zero(float_tag());
-  a = hn::ConcatEven(float_tag(), high, low);
-  b = hn::ConcatOdd(float_tag(), high, low);
-#endif
+  split_neighbours(load_first(row + 2 * p, count),
+                   count > width ? load_first(row + 2 * p + width, count - width) : hn::Zero(float_tag()), a,
+                   b);
 }
 
 /// Where a packed head keeps its parts. Each begins on a whole vector, so that whole vectors can be read and

@@ -37,8 +37,10 @@ struct key_loader {
   const problem& call;
   const rotation* turns;  ///< null where keys are taken as they are or a callback turns them
   packed_head pack;
-  const float* table;  ///< R(t), table_stride floats apart
+  const float* table;  ///< R(t), table_stride floats per key
   index_t table_stride;
+
+  [[nodiscard]] HWY_INLINE step_angles step(index_t t) const { return {table + step_place(t, table_stride)}; }
 
   /// Keys [row, row + count) of a KV head, turned, as rows of pack.stride. A run of positions shares one base
   /// angle.
@@ -60,7 +62,7 @@ struct key_loader {
         token_angles(*turns, call.keys[row + t], rotation_side::key, static_cast<float>(turns->magnitude),
                      growth_origin, base.cos, base.sin);
       with_row(call.k, row + t, kv_head, [&](const auto* from) {
-        rotate_row(from, *turns, pack, call.head_dim, base, {shared ? table + t * table_stride : nullptr},
+        rotate_row(from, *turns, pack, call.head_dim, base, shared ? step(t) : step_angles{},
                    tile + t * pack.stride);
       });
     }
