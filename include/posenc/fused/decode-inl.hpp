@@ -16,8 +16,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include <hwy/cache_control.h>
-
 #include <posenc/fused/prefill-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
@@ -85,66 +83,6 @@ HWY_INLINE task_plan plan_decode(const problem& call) {
   return plan;
 }
 
-/// Asks for the rows of a block ahead of their use, in the order of memory and a vector at a time: one call of
-/// next() for every vector that is multiplied keeps the memory busy, and no load waits behind a burst of
-/// requests.
-template <class T>
-class block_fetch {
- public:
-  block_fetch() = default;  ///< nothing
-
-  /// `heads` rows of `channels` for each token in `tokens`.
-  HWY_INLINE block_fetch(const T* base, const tensor& of, row_range tokens, index_t heads, index_t channels)
-      : row_(base + tokens.begin * of.token_stride),
-        token_stride_(of.token_stride),
-        head_stride_(of.head_stride),
-        heads_(heads),
-        channels_(channels),
-        tokens_left_((std::max)(tokens.end - tokens.begin, index_t{0})),
-        heads_left_(heads) {
-    // Heads, and then tokens, that lie side by side are one long row.
-    if (head_stride_ == channels_ || heads_ == 1) {
-      channels_ *= heads_;
-      heads_ = heads_left_ = 1;
-    }
-    if (heads_ == 1 && token_stride_ == channels_ && tokens_left_ > 0) {
-      channels_ *= tokens_left_;
-      tokens_left_ = 1;
-    }
-  }
-
-  HWY_INLINE void next() {
-    if (tokens_left_ == 0) return;
-    prefetch_second_level(row_ + channel_);
-    channel_ += lanes();
-    if (channel_ >= channels_) next_row();
-  }
-  HWY_INLINE void rest() {
-    while (tokens_left_ > 0) next();
-  }
-
- private:
-  HWY_INLINE void next_row() {
-    channel_ = 0;
-    row_ += head_stride_;
-    if (--heads_left_ > 0) return;
-    heads_left_ = heads_;
-    row_ += token_stride_ - heads_ * head_stride_;
-    --tokens_left_;
-  }
-  static HWY_INLINE void prefetch_second_level(const T* address) {
-#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
-    __builtin_prefetch(address, 0, 2);
-#else
-    hwy::Prefetch(address);
-#endif
-  }
-
-  const T* row_ = nullptr;
-  index_t token_stride_ = 0, head_stride_ = 0, heads_ = 0, channels_ = 0;
-  index_t tokens_left_ = 0, heads_left_ = 0, channel_ = 0;
-};
-
 /// Σ over the lanes of a, b, c and d, in that order, to `to`; a whole vector is written.
 HWY_INLINE void store_sums_of_lanes(float_vector a, float_vector b, float_vector c, float_vector d,
                                     float* to) {
@@ -165,7 +103,7 @@ HWY_INLINE void store_sums_of_lanes(float_vector a, float_vector b, float_vector
 /// memory, turned by rows `step` … step+3 of the table. Whole vectors first: no branch is left in the loops, and every sum stays in a register.
 template <int Rows, pairing Layout, class T>
 HWY_NOINLINE void dot_four_keys(const key_loader& keys, const T* const* key, index_t step, const float* q,
-                                float* scores, index_t scores_stride, block_fetch<T>& ahead) {
+                                float* scores, index_t scores_stride, block_fetch& ahead) {
   const float_tag d;
   const packed_head pack = keys.pack;
   const index_t width = lanes(), pairs = pack.pairs, whole_pairs = pairs / width * width;
@@ -174,13 +112,13 @@ HWY_NOINLINE void dot_four_keys(const key_loader& keys, const T* const* key, ind
   const T *const key0 = key[0], *const key1 = key[1], *const key2 = key[2], *const key3 = key[3];
   const float *const q_first = q, *const q_second = q + pack.second * dot_rows;
   const float_vector zero = hn::Zero(d);
-  block_fetch<T> fetch = ahead;
+  block_fetch fetch = ahead;
 
 #define POSENC_FOR_EACH_ROW(DO, k) DO(k, 0) DO(k, 1) DO(k, 2) DO(k, 3)
 #define POSENC_FOR_EACH_KEY(DO) DO(0) DO(1) DO(2) DO(3)
 #define POSENC_START(k) float_vector s##k##0 = zero, s##k##1 = zero, s##k##2 = zero, s##k##3 = zero;
-#define POSENC_ADD_PAIR(k, r)                                                   \
-  if constexpr (Rows > r) {                                                     \
+#define POSENC_ADD_PAIR(k, r)                                                    \
+  if constexpr (Rows > r) {                                                      \
     s##k##r = hn::MulAdd(x, load(q_first + p * dot_rows + r * width), s##k##r);  \
     s##k##r = hn::MulAdd(y, load(q_second + p * dot_rows + r * width), s##k##r); \
   }
@@ -192,30 +130,30 @@ HWY_NOINLINE void dot_four_keys(const key_loader& keys, const T* const* key, ind
     POSENC_FOR_EACH_ROW(POSENC_ADD_PAIR, k)                                                      \
     fetch.next(), fetch.next();                                                                  \
   }
-#define POSENC_TURN_WHOLE(k)                                     \
-  {                                                              \
-    float_vector a, b;                                           \
-    load_whole_pairs<Layout>(key##k + offset, pairs, p, a, b);   \
-    POSENC_TURN(k)                                               \
+#define POSENC_TURN_WHOLE(k)                                   \
+  {                                                            \
+    float_vector a, b;                                         \
+    load_whole_pairs<Layout>(key##k + offset, pairs, p, a, b); \
+    POSENC_TURN(k)                                             \
   }
-#define POSENC_TURN_PART(k)                               \
-  {                                                       \
-    float_vector a, b;                                    \
-    load_pairs(key##k + offset, Layout, pairs, p, a, b);  \
-    POSENC_TURN(k)                                        \
+#define POSENC_TURN_PART(k)                              \
+  {                                                      \
+    float_vector a, b;                                   \
+    load_pairs(key##k + offset, Layout, pairs, p, a, b); \
+    POSENC_TURN(k)                                       \
   }
 #define POSENC_ADD_REST(k, r) \
   if constexpr (Rows > r) s##k##r = hn::MulAdd(x, load(q + (to + c) * dot_rows + r * width), s##k##r);
-#define POSENC_REST_WHOLE(k)                          \
-  {                                                   \
-    const float_vector x = load(key##k + from + c);   \
-    POSENC_FOR_EACH_ROW(POSENC_ADD_REST, k)           \
-    fetch.next();                                     \
+#define POSENC_REST_WHOLE(k)                        \
+  {                                                 \
+    const float_vector x = load(key##k + from + c); \
+    POSENC_FOR_EACH_ROW(POSENC_ADD_REST, k)         \
+    fetch.next();                                   \
   }
-#define POSENC_REST_PART(k)                                            \
-  {                                                                    \
-    const float_vector x = load_first(key##k + from + c, count - c);   \
-    POSENC_FOR_EACH_ROW(POSENC_ADD_REST, k)                            \
+#define POSENC_REST_PART(k)                                          \
+  {                                                                  \
+    const float_vector x = load_first(key##k + from + c, count - c); \
+    POSENC_FOR_EACH_ROW(POSENC_ADD_REST, k)                          \
   }
 #define POSENC_FINISH(r) \
   if constexpr (Rows > r) store_sums_of_lanes(s0##r, s1##r, s2##r, s3##r, scores + r * scores_stride);
@@ -238,8 +176,7 @@ HWY_NOINLINE void dot_four_keys(const key_loader& keys, const T* const* key, ind
       POSENC_FOR_EACH_KEY(POSENC_REST_PART)
     }
   }
-  POSENC_FINISH(0) POSENC_FINISH(1) POSENC_FINISH(2) POSENC_FINISH(3)
-  ahead = fetch;
+  POSENC_FINISH(0) POSENC_FINISH(1) POSENC_FINISH(2) POSENC_FINISH(3) ahead = fetch;
 
 #undef POSENC_FINISH
 #undef POSENC_REST_PART
@@ -258,11 +195,11 @@ HWY_NOINLINE void dot_four_keys(const key_loader& keys, const T* const* key, ind
 template <pairing Layout, class T>
 HWY_INLINE void dot_rows_of(const key_loader& keys, const T* const* key, index_t step, index_t rows,
                             const float* q, index_t q_stride, float* scores, index_t scores_stride,
-                            block_fetch<T>& ahead) {
-  block_fetch<T> nothing;
+                            block_fetch& ahead) {
+  block_fetch nothing;
   for (index_t r = 0; r < rows; r += dot_rows) {
     // The first rows read the keys from the second level, the others find them in the first.
-    block_fetch<T>& fetch = r == 0 ? ahead : nothing;
+    block_fetch& fetch = r == 0 ? ahead : nothing;
     const float* const from = q + r * q_stride;
     float* const to = scores + r * scores_stride;
     switch ((std::min)(rows - r, dot_rows)) {
@@ -357,8 +294,8 @@ struct decode_task {
   HWY_NOINLINE void pack_queries() const {
     pair_angles angles;
     std::fill_n(scratch.queries, rows() * query_stride(), 0.0f);
-    std::fill_n(scratch.turned,
-                heads.kv_count * round_up(heads.rows_of_kv(call), dot_rows) * query_stride(), 0.0f);
+    std::fill_n(scratch.turned, heads.kv_count * round_up(heads.rows_of_kv(call), dot_rows) * query_stride(),
+                0.0f);
     for (index_t i = call.valid_queries.begin; i < call.valid_queries.end; ++i) {
       const position here = call.queries[i];
       if (call.turns && !loader.turns)
@@ -378,7 +315,8 @@ struct decode_task {
         load_query(call, loader, i, heads.head_of(call, row), angles, factor, packed);
         std::copy_n(packed, loader.pack.steps, scratch.queries + row * query_stride());
         float* const turned = turned_row(row);
-        for (index_t c = 0; c < loader.pack.steps; c += lanes()) store(load(packed + c), turned + c * dot_rows);
+        for (index_t c = 0; c < loader.pack.steps; c += lanes())
+          store(load(packed + c), turned + c * dot_rows);
       }
     }
   }
@@ -417,6 +355,24 @@ struct decode_task {
     }
   }
 
+  /// Keys of the block at `first` that a query sees.
+  HWY_INLINE row_range seen_by(index_t query, index_t first, index_t count) const {
+    const position distance = call.queries[query] - call.keys[first];
+    row_range seen{0, count};
+    if (call.farthest_ahead != problem::no_limit)
+      seen.end = (std::clamp)(distance + call.farthest_ahead + 1, position{0}, position{count});
+    if (call.farthest_behind != problem::no_limit)
+      seen.begin = (std::clamp)(distance - call.farthest_behind, position{0}, position{seen.end});
+    return seen;
+  }
+  [[nodiscard]] HWY_INLINE bool all_see(index_t first, index_t count) const {
+    for (index_t query = 0; query < call.query_tokens; ++query) {
+      const row_range seen = seen_by(query, first, count);
+      if (seen.begin > 0 || seen.end < count) return false;
+    }
+    return true;
+  }
+
   /// Softcap, bias and mask of one row of scores, then its weights.
   HWY_NOINLINE void weigh(index_t row, index_t first, index_t count) const {
     const float_tag d;
@@ -441,22 +397,16 @@ struct decode_task {
     } else if (bias.kind != distance_bias::form::none) {
       for (index_t t = 0; t < count; ++t) scores[t] += bias_at(bias, head, distance - t);
     }
-    row_range seen{0, count};
-    if (call.farthest_ahead != problem::no_limit)
-      seen.end = (std::clamp)(distance + call.farthest_ahead + 1, position{0}, position{count});
-    if (call.farthest_behind != problem::no_limit)
-      seen.begin = (std::clamp)(distance - call.farthest_behind, position{0}, position{seen.end});
+    const row_range seen = seen_by(query, first, count);
     std::fill_n(scores, seen.begin, masked_score);
     std::fill_n(scores + seen.end, round_up(count, width) - seen.end, masked_score);
 
     float_vector largest = constant(scratch.largest[row]);
-    for (index_t t = 0; t < count; t += width) largest = hn::Max(largest, load(scores + t));
+    for (index_t t = 0; t < count; t += width) largest = hn::Max(load(scores + t), largest);
     largest = hn::MaxOfLanes(d, largest);
     float_vector sum = hn::Zero(d);
     for (index_t t = 0; t < count; t += width) {
-      const float_vector s = load(scores + t);
-      const float_vector weight =
-          hn::IfThenElseZero(hn::Gt(s, constant(masked_score)), exp2_of(hn::Sub(s, largest)));
+      const float_vector weight = exp2_of(hn::Sub(load(scores + t), largest));
       store(weight, scores + t);
       sum = hn::Add(sum, weight);
     }
@@ -466,19 +416,29 @@ struct decode_task {
     scratch.largest[row] = hn::GetLane(largest);
   }
 
-  /// O ← keep·O + weights·V of one KV head over columns [c, c + vectors·lanes) of a block of values.
+  /// O ← keep·O + weights·V of one KV head over columns [c, c + vectors·lanes) of the block at `first`. Where
+  /// some query does not see some key, each row meets its own keys alone: a weight of zero does not undo a value
+  /// that is no number.
   template <class T, class Fetch>
-  HWY_INLINE void add_values(const T* values, index_t stride, index_t count, index_t kv, index_t c,
-                             index_t vectors, Fetch& ahead) const {
-    const product_shape shape{count, scratch.score_stride, 1, stride, scratch.output_stride};
-    const index_t first = kv * heads.rows_of_kv(call), last = first + heads.rows_of_kv(call);
-    const auto some_rows = [&](index_t r, auto& fetch) HWY_ATTR {
-      product((std::min)(last - r, block_rows), vectors, shape, scratch.scores + r * scratch.score_stride,
-              values, scratch.keep + r, scratch.output + r * scratch.output_stride + c, fetch);
+  HWY_INLINE void add_values(const T* values, index_t stride, index_t block, index_t count, bool all_seen,
+                             index_t kv, index_t c, index_t vectors, Fetch& ahead) const {
+    const index_t begin = kv * heads.rows_of_kv(call), end = begin + heads.rows_of_kv(call);
+    const auto some_rows = [&](index_t r, index_t most, row_range seen, auto& fetch) HWY_ATTR {
+      const product_shape shape{seen.end - seen.begin, scratch.score_stride, 1, stride,
+                                scratch.output_stride};
+      product((std::min)(end - r, most), vectors, shape,
+              scratch.scores + r * scratch.score_stride + seen.begin, values + seen.begin * stride,
+              scratch.keep + r, scratch.output + r * scratch.output_stride + c, fetch);
     };
-    some_rows(first, ahead);
     no_fetch nothing;
-    for (index_t r = first + block_rows; r < last; r += block_rows) some_rows(r, nothing);
+    if (!all_seen) {
+      for (index_t r = begin; r < end; ++r)
+        some_rows(r, 1, seen_by(r % call.query_tokens, block, count), nothing);
+      return;
+    }
+    some_rows(begin, block_rows, {0, count}, ahead);
+    for (index_t r = begin + block_rows; r < end; r += block_rows)
+      some_rows(r, block_rows, {0, count}, nothing);
   }
 
   /// All blocks of the split. While keys are multiplied the values of the
@@ -489,7 +449,8 @@ struct decode_task {
                   rows_of_kv = heads.rows_of_kv(call);
     for (index_t first = keys.begin; first < keys.end; first += decode_keys) {
       const index_t count = (std::min)(decode_keys, keys.end - first);
-      block_fetch<T> values_ahead(v, call.v, {first, first + count}, heads.kv_count, call.value_dim);
+      block_fetch values_ahead(call.v, {first, first + count}, heads.first_kv, heads.kv_count,
+                               call.value_dim);
       if (loader.turns) turn_queries(first);
       for (index_t t = 0; t < count; t += 4) {
         for (index_t kv = 0; kv < heads.kv_count; ++kv) {
@@ -499,25 +460,29 @@ struct decode_task {
                 k + (first + (std::min)(t + n, count - 1)) * call.k.token_stride + kv * call.k.head_stride;
           const index_t row = kv * rows_of_kv;
           dot_rows_of<Layout>(loader, four, t, rows_of_kv, turned_rows_of_kv(kv), query_stride(),
-                      scratch.scores + row * scratch.score_stride + t, scratch.score_stride, values_ahead);
+                              scratch.scores + row * scratch.score_stride + t, scratch.score_stride,
+                              values_ahead);
         }
       }
       values_ahead.rest();
       const row_range next{first + count, (std::min)(first + count + decode_keys, keys.end)};
-      block_fetch<T> keys_ahead(k, call.k, next, heads.kv_count, call.head_dim);
+      block_fetch keys_ahead(call.k, next, heads.first_kv, heads.kv_count, call.head_dim);
       for (index_t r = 0; r < rows(); ++r) {
         weigh(r, first, count);
-        for (int n = 0; n < 8; ++n) keys_ahead.next();
+        keys_ahead.some(8);
       }
+      const bool all_seen = all_see(first, count);
       for (index_t kv = 0; kv < heads.kv_count; ++kv) {
         const T* const values = v + first * call.v.token_stride + kv * call.v.head_stride;
         for (index_t c = 0; c < whole; c += 2 * width)
-          add_values(values + c, call.v.token_stride, count, kv, c, whole - c > width ? 2 : 1, keys_ahead);
+          add_values(values + c, call.v.token_stride, first, count, all_seen, kv, c,
+                     whole - c > width ? 2 : 1, keys_ahead);
         if (whole < call.value_dim) {
           for (index_t t = 0; t < count; ++t)
             store(load_first(values + t * call.v.token_stride + whole, call.value_dim - whole),
                   scratch.tail + t * width);
-          add_values(static_cast<const float*>(scratch.tail), width, count, kv, whole, 1, keys_ahead);
+          add_values(static_cast<const float*>(scratch.tail), width, first, count, all_seen, kv, whole, 1,
+                     keys_ahead);
         }
       }
       keys_ahead.rest();
@@ -526,7 +491,7 @@ struct decode_task {
 
   HWY_NOINLINE void attend() const {
     std::fill_n(scratch.output, rows() * scratch.output_stride, 0.0f);
-    std::fill_n(scratch.largest, rows(), masked_score);
+    std::fill_n(scratch.largest, rows(), lowest_score);
     std::fill_n(scratch.total, rows(), 0.0f);
     if (keys.begin >= keys.end) return;
     pack_queries();

@@ -19,21 +19,21 @@ namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
 /// Floats from one row of the step table to the next.
 HWY_INLINE index_t step_stride(const problem& call) { return 2 * round_up(call.turns->pairs(), lanes()); }
 
-/// True where the step table is used: keys turn on load, by phases that add up.
-HWY_INLINE bool needs_step_table(const problem& call) {
-  return call.turns && !call.keys_are_rotated && call.turns->depends_on_offset_only() &&
-         call.turns->pairs() > 0;
+/// True where the step table is used: by keys that turn on load and by many queries, whose phases add up.
+HWY_INLINE bool needs_step_table(const problem& call, const task_plan& plan) {
+  return call.turns && call.turns->depends_on_offset_only() && call.turns->pairs() > 0 &&
+         !(plan.decode && call.keys_are_rotated);
 }
 
-HWY_INLINE key_loader loader_of(const problem& call, const float* shared) {
+HWY_INLINE key_loader loader_of(const problem& call, const task_plan& plan, const float* shared) {
   const rotation* const turns = call.keys_are_rotated ? nullptr : call.turns;
   return {call, turns, packing_of(turns, call.head_dim), shared,
-          needs_step_table(call) ? step_stride(call) : 0};
+          needs_step_table(call, plan) ? step_stride(call) : 0};
 }
 
 HWY_INLINE index_t table_rows(const task_plan& plan) { return plan.decode ? decode_keys : prefill_keys; }
 HWY_INLINE index_t table_floats(const problem& call, const task_plan& plan) {
-  return needs_step_table(call) ? table_rows(plan) * step_stride(call) : 0;
+  return needs_step_table(call, plan) ? table_rows(plan) * step_stride(call) : 0;
 }
 
 inline HWY_NOINLINE void plan_prefill(const problem& call, const packed_head& pack, task_plan& result) {
@@ -45,7 +45,7 @@ inline HWY_NOINLINE void plan_prefill(const problem& call, const packed_head& pa
   result.tiles = (call.query_tokens + result.rows - 1) / result.rows;
   result.tasks = result.tiles * result.head_chunks * call.kv_heads;
   result.worker_floats =
-      prefill_scratch(nullptr, pack, call.value_dim, result.heads_per_task * result.rows).floats;
+      prefill_scratch(nullptr, pack, call.value_dim, result.heads_per_task, result.rows).floats;
   result.shared_floats = table_floats(call, result);
 }
 
@@ -65,7 +65,7 @@ inline HWY_NOINLINE task_plan plan(const problem& call) {
 }
 
 inline HWY_NOINLINE void prepare(const problem& call, const task_plan& plan, float* shared) {
-  if (needs_step_table(call)) fill_step_table(*call.turns, table_rows(plan), step_stride(call), shared);
+  if (needs_step_table(call, plan)) fill_step_table(*call.turns, table_rows(plan), step_stride(call), shared);
 }
 
 /// The heads of group `group` of a decode: chunks of the query heads first, KV heads after.
@@ -113,7 +113,7 @@ inline HWY_NOINLINE void run_prefill(const problem& call, const task_plan& plan,
   const prefill_task work{
       call,
       loader,
-      prefill_scratch(scratch, loader.pack, call.value_dim, plan.heads_per_task * plan.rows),
+      prefill_scratch(scratch, loader.pack, call.value_dim, plan.heads_per_task, plan.rows),
       kv_head,
       kv_head * call.group + in_group,
       (std::min)(plan.heads_per_task, call.group - in_group),
@@ -127,7 +127,7 @@ inline HWY_NOINLINE void run_prefill(const problem& call, const task_plan& plan,
 
 inline HWY_NOINLINE void run(const problem& call, const task_plan& plan, float* shared, float* scratch,
                              index_t task) {
-  const key_loader loader = loader_of(call, shared);
+  const key_loader loader = loader_of(call, plan, shared);
   if (plan.decode)
     run_decode(call, plan, loader, shared, scratch, task);
   else

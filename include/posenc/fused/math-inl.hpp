@@ -5,7 +5,7 @@
 ///
 /// | function | range | largest error |
 /// |---|---|---|
-/// | exp2_of | x ≤ 0 | 1.2e-7 relative; exactly 0 below 2^−100, so that no product with a weight is denormal |
+/// | exp2_of | x ≤ 0, −∞, NaN | 1.2e-7 relative; exactly 0 below 2^−100, so that no product with a weight is denormal; NaN of NaN |
 /// | cos_sin_of_phase | every 32-bit phase | 1.2e-7 absolute |
 /// | tanh_of | every float | 2.5e-7 relative |
 #if defined(POSENC_FUSED_MATH_INL_HPP) == defined(HWY_TARGET_TOGGLE)
@@ -15,6 +15,8 @@
 #define POSENC_FUSED_MATH_INL_HPP
 #endif
 
+#include <cstdint>
+
 #include <posenc/fused/storage-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
@@ -22,21 +24,22 @@ namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
 
 HWY_INLINE float_vector constant(float value) { return hn::Set(float_tag(), value); }
 
-/// 2^x for x ≤ 0: a minimax polynomial on [−½, ½], the exponent added as an integer.
+/// 2^x for x ≤ 0: a minimax polynomial on [−½, ½], the exponent added as an integer. Adding 1.5·2^23 leaves the
+/// nearest whole number in the low bits; it is taken off again as an integer, for under -ffast-math the
+/// compiler would take it off itself.
 HWY_INLINE float_vector exp2_of(float_vector x) {
+  const float_tag d;
   const hn::RebindToSigned<float_tag> whole_tag;
-  const auto alive = hn::Ge(x, constant(-100.0f));
-  const float_vector inside = hn::Max(x, constant(-126.0f));
-  const float_vector rounded = hn::Round(inside);
-  const float_vector f = hn::Sub(inside, rounded);
+  const auto whole = hn::Sub(hn::BitCast(whole_tag, hn::Add(x, constant(12582912.0f))),
+                             hn::Set(whole_tag, std::int32_t{0x4b400000}));
+  const float_vector f = hn::Sub(x, hn::ConvertTo(d, whole));
   float_vector p = hn::MulAdd(constant(0.0013276472632f), f, constant(0.00967554134312f));
   p = hn::MulAdd(p, f, constant(0.0555071327186f));
   p = hn::MulAdd(p, f, constant(0.240221197237f));
   p = hn::MulAdd(p, f, constant(0.693146967065f));
   p = hn::MulAdd(p, f, constant(1.0f));
-  const auto exponent = hn::ShiftLeft<23>(hn::ConvertTo(whole_tag, rounded));
-  const float_vector power = hn::BitCast(float_tag(), hn::Add(hn::BitCast(whole_tag, p), exponent));
-  return hn::IfThenElseZero(alive, power);
+  const float_vector power = hn::BitCast(d, hn::Add(hn::BitCast(whole_tag, p), hn::ShiftLeft<23>(whole)));
+  return hn::IfThenZeroElse(hn::Lt(x, constant(-100.0f)), power);
 }
 
 /// cos and sin of phases in 2^−32 of a turn. The nearest quarter turn comes off in integers.

@@ -4,8 +4,8 @@
 /// running softmax. A panel is [key][query], queries on the lanes, so all of it is vertical. Included once
 /// per instruction set.
 ///
-/// Scores carry a factor log2 e (base-2 exponentials). A masked score is the lowest float, its weight an
-/// exact zero.
+/// Scores carry a factor log2 e (base-2 exponentials). A masked score is −∞, its weight an exact zero; the
+/// largest score so far begins at the lowest float, so that −∞ minus it stays −∞.
 #if defined(POSENC_FUSED_PANEL_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef POSENC_FUSED_PANEL_INL_HPP
 #undef POSENC_FUSED_PANEL_INL_HPP
@@ -16,12 +16,14 @@
 #include <algorithm>
 #include <limits>
 
+#include <posenc/detail/floating.hpp>
 #include <posenc/fused/tile-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
 
-inline constexpr float masked_score = -3.40282347e+38f;
+inline constexpr float masked_score = -std::numeric_limits<float>::infinity();
+inline constexpr float lowest_score = std::numeric_limits<float>::lowest();
 inline constexpr double log2_e = 1.4426950408889634;
 inline constexpr double ln_2 = 0.69314718055994531;
 
@@ -158,10 +160,8 @@ inline HWY_NOINLINE void add_called_bias(const score_panel& panel) {
   const problem& call = panel.call;
   panel.for_each([&](float& score, position query, position key, index_t) {
     if (!call.sees(query, key)) return;
-    // A bias of −∞ masks: it is brought down to the score that means masked.
-    const float sum =
-        score + call.calls.bias(call.calls.encoding, panel.head, query, key) * static_cast<float>(log2_e);
-    score = (std::max)(sum, masked_score);
+    const float bias = call.calls.bias(call.calls.encoding, panel.head, query, key);
+    score = is_minus_infinity(bias) ? masked_score : score + bias * static_cast<float>(log2_e);
   });
 }
 
@@ -197,7 +197,6 @@ inline HWY_NOINLINE void mask_scores(const score_panel& panel) {
 
 /// Turns scores into weights 2^(s − m) with m the largest score of a query so far; the state of the queries
 /// follows. `keep` becomes what everything summed before has to be multiplied by.
-template <bool Masked>
 inline HWY_NOINLINE void softmax_panel(float* scores, index_t keys, float* largest, float* total,
                                        float* keep) {
   const float_tag d;
@@ -205,19 +204,14 @@ inline HWY_NOINLINE void softmax_panel(float* scores, index_t keys, float* large
   const float_vector old0 = load(largest), old1 = load(largest + half);
   float_vector m0 = old0, m1 = old1;
   for (index_t t = 0; t < keys; ++t) {
-    m0 = hn::Max(m0, load(scores + t * width));
-    m1 = hn::Max(m1, load(scores + t * width + half));
+    // In this order a NaN leaves the largest as it was on x86; its weight is NaN either way.
+    m0 = hn::Max(load(scores + t * width), m0);
+    m1 = hn::Max(load(scores + t * width + half), m1);
   }
   float_vector sum0 = hn::Zero(d), sum1 = hn::Zero(d);
-  const float_vector lowest = constant(masked_score);
   for (index_t t = 0; t < keys; ++t) {
     float* const row = scores + t * width;
-    const float_vector s0 = load(row), s1 = load(row + half);
-    float_vector w0 = exp2_of(hn::Sub(s0, m0)), w1 = exp2_of(hn::Sub(s1, m1));
-    if constexpr (Masked) {
-      w0 = hn::IfThenElseZero(hn::Gt(s0, lowest), w0);
-      w1 = hn::IfThenElseZero(hn::Gt(s1, lowest), w1);
-    }
+    const float_vector w0 = exp2_of(hn::Sub(load(row), m0)), w1 = exp2_of(hn::Sub(load(row + half), m1));
     store(w0, row), store(w1, row + half);
     sum0 = hn::Add(sum0, w0), sum1 = hn::Add(sum1, w1);
   }

@@ -25,17 +25,20 @@ namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
 /// reading and writing of O below 3 % of the multiplications.
 inline constexpr index_t prefill_keys = 128;
 /// Columns (query rows × heads) of a task: packed queries and output stay in the second-level cache.
-inline constexpr index_t prefill_columns = 256;
+inline constexpr index_t prefill_columns = 512;
 /// Heads of a task: what turning a tile of keys costs is shared by so many.
 inline constexpr index_t prefill_heads = 4;
 
 /// The scratch of one task, cut into its parts; begin_of_end is what it takes in floats.
 struct prefill_scratch {
   float *queries, *keys, *values, *scores, *output, *largest, *total, *keep;
+  float *rows, *block;  ///< queries on their way to columns
   index_t output_stride = 0, floats = 0;
 
-  prefill_scratch(float* memory, const packed_head& pack, index_t value_dim, index_t columns) {
+  prefill_scratch(float* memory, const packed_head& pack, index_t value_dim, index_t heads,
+                  index_t rows_of_head) {
     const index_t width = panel_width();
+    const index_t columns = heads * rows_of_head;
     output_stride = round_up(value_dim, width);
     const auto take = [&](index_t count) {
       float* const part = memory ? memory + floats : nullptr;
@@ -49,6 +52,8 @@ struct prefill_scratch {
     scores = take(prefill_keys * width);
     output = take(columns * output_stride);
     largest = take(columns), total = take(columns), keep = take(width);
+    rows = take(heads * lanes() * pack.stride + 6 * vector_slack);
+    block = take(2 * lanes() * lanes());
   }
 };
 
@@ -97,6 +102,76 @@ HWY_INLINE row_range seen_rows(const problem& call, const position_span& queries
   return rows;
 }
 
+/// The angles of query rows, one after the other. Consecutive positions share a base and take the rest from the
+/// table of steps, as keys do.
+class query_angles {
+ public:
+  query_angles(const problem& call, const key_loader& loader, position growth_origin)
+      : call_(call),
+        loader_(loader),
+        growth_origin_(growth_origin),
+        by_steps_(loader.table_stride > 0 && call.turns->growth_per_token.empty()) {}
+
+  /// Sets `here` to the angles of query row `row`; rows up to `end` follow.
+  HWY_NOINLINE void move_to(index_t row, index_t end) {
+    const index_t ahead = (std::min)(end - row, prefill_keys);
+    if (step_ == steps_) {
+      steps_ = by_steps_ && call_.queries.is_run(row, ahead) ? ahead : 1;
+      step_ = 0;
+      fill(row, steps_ > 1 ? base_ : here);
+    }
+    if (steps_ > 1) compose();
+    ++step_;
+  }
+
+  pair_angles here;
+
+ private:
+  HWY_INLINE void fill(index_t row, pair_angles& angles) const {
+    token_angles(*call_.turns, call_.queries[row], rotation_side::query,
+                 static_cast<float>(call_.turns->magnitude), growth_origin_, angles.cos, angles.sin);
+  }
+  HWY_INLINE void compose() {
+    const step_angles step = loader_.step(step_);
+    for (index_t p = 0; p < call_.turns->pairs(); p += lanes()) {
+      float_vector c = load(base_.cos + p), s = load(base_.sin + p);
+      turn_further(c, s, step.cos(p), step.sin(p));
+      store(c, here.cos + p), store(s, here.sin + p);
+    }
+  }
+
+  const problem& call_;
+  const key_loader& loader_;
+  position growth_origin_;
+  bool by_steps_;
+  pair_angles base_;
+  index_t step_ = 0, steps_ = 0;
+};
+
+/// lanes() × lanes() floats turned about their diagonal: to[c·to_stride + r] = from[r·from_stride + c]. Taking the
+/// even elements of all, then the odd ones, moves the last bit of an index to its front; done once for each bit
+/// of c, that swaps r and c. `buffer` holds twice the block.
+inline HWY_NOINLINE void transpose_block(const float* from, index_t from_stride, index_t columns, float* to,
+                                         index_t to_stride, float* buffer) {
+  const index_t n = lanes();
+  const float* in = from;
+  index_t in_stride = from_stride;
+  float* out = buffer;
+#if HWY_TARGET != HWY_SCALAR
+  for (index_t bit = 1; bit < n; bit *= 2) {
+    for (index_t r = 0; r < n; r += 2) {
+      float_vector even, odd;
+      split_neighbours(load(in + r * in_stride), load(in + (r + 1) * in_stride), even, odd);
+      store(even, out + r / 2 * n), store(odd, out + (n + r) / 2 * n);
+    }
+    in = out;
+    in_stride = n;
+    out = out == buffer ? buffer + n * n : buffer;
+  }
+#endif
+  for (index_t c = 0; c < columns; ++c) store(load(in + c * in_stride), to + c * to_stride);
+}
+
 /// One task of the prefill: rows [first_row, first_row + rows) of heads [first_head, first_head + heads) of a
 /// KV head.
 struct prefill_task {
@@ -116,37 +191,48 @@ struct prefill_task {
   }
 
   HWY_NOINLINE void pack_queries() const {
-    const index_t width = panel_width();
-    std::fill_n(scratch.queries, heads * panels * width * loader.pack.steps, 0.0f);
-    std::fill_n(scratch.largest, heads * panels * width, masked_score);
+    const index_t width = panel_width(), stride = loader.pack.stride, steps = loader.pack.steps;
+    std::fill_n(scratch.queries, heads * panels * width * steps, 0.0f);
+    std::fill_n(scratch.largest, heads * panels * width, lowest_score);
     std::fill_n(scratch.total, heads * panels * width, 0.0f);
-    HWY_ALIGN float packed[widest_head + 6 * vector_slack];
-    pair_angles angles;
-    for (index_t r = tokens.begin; r < tokens.end; ++r) {
-      const position here = call.queries[first_row + r];
-      if (call.turns)
-        token_angles(*call.turns, here, rotation_side::query, static_cast<float>(call.turns->magnitude),
-                     growth_origin, angles.cos, angles.sin);
-      const float factor = query_factor(call, here);
-      for (index_t h = 0; h < heads; ++h) {
-        load_query(call, loader, first_row + r, first_head + h, angles, factor, packed);
-        float* to = scratch.queries + column(h, r / width) * loader.pack.steps + r % width;
-        for (index_t c = 0; c < loader.pack.steps; ++c, to += width) *to = packed[c];
+    block_fetch rows_ahead(call.q, {first_row + tokens.begin, first_row + tokens.end}, first_head, heads,
+                           call.head_dim);
+    const index_t row_steps = rows_ahead.steps() / (tokens.end - tokens.begin) + 1;
+    rows_ahead.some(4 * row_steps);
+    query_angles angles(call, loader, growth_origin);
+    // As many rows as a vector has lanes are packed, then turned into columns.
+    for (index_t group = tokens.begin / lanes() * lanes(); group < tokens.end; group += lanes()) {
+      const row_range here{(std::max)(group, tokens.begin), (std::min)(group + lanes(), tokens.end)};
+      if (here.end - here.begin < lanes()) std::fill_n(scratch.rows, heads * lanes() * stride, 0.0f);
+      for (index_t r = here.begin; r < here.end; ++r) {
+        rows_ahead.some(row_steps);
+        const position at = call.queries[first_row + r];
+        if (call.turns) angles.move_to(first_row + r, first_row + tokens.end);
+        const float factor = query_factor(call, at);
+        for (index_t h = 0; h < heads; ++h)
+          load_query(call, loader, first_row + r, first_head + h, angles.here, factor,
+                     scratch.rows + (h * lanes() + r - group) * stride);
       }
+      for (index_t h = 0; h < heads; ++h)
+        for (index_t c = 0; c < steps; c += lanes())
+          transpose_block(scratch.rows + h * lanes() * stride + c, stride, (std::min)(lanes(), steps - c),
+                          scratch.queries + column(h, group / width) * steps + group % width + c * width,
+                          width, scratch.block);
     }
   }
 
   /// S, softmax and O of one panel against one tile of keys that lies in scratch.
   HWY_NOINLINE void attend(index_t head, index_t panel, index_t first_key, row_range seen, bool run,
-                           bool partial) const {
+                           bool partial, bool finite_values) const {
     const index_t width = panel_width(), at = column(head, panel);
     const index_t keys = seen.end - seen.begin;
     const product_shape score_product{loader.pack.steps, loader.pack.stride, 1, width, width};
     const float* const queries = scratch.queries + at * loader.pack.steps;
-    for (index_t t = 0; t < keys; t += block_rows)
+    for (index_t t = 0; t < keys; t += block_rows) {
       product((std::min)(keys - t, block_rows), 2, score_product,
               scratch.keys + (seen.begin + t) * loader.pack.stride, queries, nullptr,
               scratch.scores + t * width);
+    }
 
     const row_range inside = panel_rows(panel);
     // A panel that begins before the first token has no position for lane 0: element by element there.
@@ -166,21 +252,37 @@ struct prefill_task {
     if (call.bias.kind != distance_bias::form::none) add_distance_bias(scores);
     if (call.calls.bias) add_called_bias(scores);
     if (partial) mask_scores(scores);
-    if (partial || call.calls.bias)
-      softmax_panel<true>(scratch.scores, keys, scratch.largest + at, scratch.total + at, scratch.keep);
-    else
-      softmax_panel<false>(scratch.scores, keys, scratch.largest + at, scratch.total + at, scratch.keep);
+    softmax_panel(scratch.scores, keys, scratch.largest + at, scratch.total + at, scratch.keep);
 
     const product_shape value_product{keys, 1, width, width, scratch.output_stride};
     float* const output = scratch.output + at * scratch.output_stride;
     const index_t used = inside.end - panel * width;
-    for (index_t c = 0; c < scratch.output_stride; c += width) {
+    if (!finite_values) add_seen_values(inside, panel, seen, output);
+    for (index_t c = 0; c < scratch.output_stride && finite_values; c += width) {
       const float* const values = scratch.values + c * prefill_keys + seen.begin * width;
-      for (index_t r = 0; r < used; r += block_rows)
+      for (index_t r = 0; r < used; r += block_rows) {
         product((std::min)(used - r, block_rows), 2, value_product, scratch.scores + r, values,
                 scratch.keep + r, output + r * scratch.output_stride + c);
+      }
     }
     if (call.calls.relative_value) add_panel_relative_values(scores, output);
+  }
+
+  /// O = keep·O + Pᵀ·V without a product of zero: where values are infinite or no numbers, a query must not meet
+  /// those it does not see.
+  HWY_NOINLINE void add_seen_values(row_range queries, index_t panel, row_range keys, float* output) const {
+    const index_t width = panel_width();
+    for (index_t x = queries.begin - panel * width; x < queries.end - panel * width; ++x)
+      for (index_t c = 0; c < call.value_dim; ++c) {
+        float sum = 0;
+        for (index_t t = 0; t < keys.end - keys.begin; ++t) {
+          const float weight = scratch.scores[t * width + x];
+          const index_t place = (c / width * prefill_keys + keys.begin + t) * width + c % width;
+          if (weight != 0) sum += weight * scratch.values[place];
+        }
+        float& to = output[x * scratch.output_stride + c];
+        to = scratch.keep[x] * to + sum;
+      }
   }
 
   HWY_NOINLINE void add_panel_relative_values(const score_panel& weights, float* output) const {
@@ -195,26 +297,54 @@ struct prefill_task {
   }
 
   HWY_NOINLINE void write_rows() const {
-    for (index_t r = 0; r < rows; ++r)
+    constexpr index_t rows_ahead = 8;
+    for (index_t r = 0; r < rows; ++r) {
+      if (r + rows_ahead < rows) expect_writing(first_row + r + rows_ahead);
       for (index_t h = 0; h < heads; ++h) {
         const index_t head = first_head + h, row = first_row + r;
         const index_t at = column(h, r / panel_width()) + r % panel_width();
         finish_row(call, head, row, r >= tokens.begin && r < tokens.end, scratch.largest[at],
                    scratch.total[at], scratch.output + at * scratch.output_stride);
       }
+    }
+  }
+
+  /// Asks for the lines of an output row before it is written.
+  HWY_INLINE void expect_writing(index_t row) const {
+#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
+    const index_t size = call.out.type == storage::float32 ? 4 : 2;
+    for (index_t h = 0; h < heads; ++h) {
+      const char* const to = static_cast<const char*>(call.out.data) +
+                             (row * call.out.token_stride + (first_head + h) * call.out.head_stride) * size;
+      for (index_t byte = 0; byte < call.value_dim * size; byte += 64) __builtin_prefetch(to + byte, 1);
+    }
+#else
+    static_cast<void>(row);
+#endif
+  }
+
+  /// The first tile of keys at or behind `first` that some query sees; the end if there is none.
+  HWY_NOINLINE index_t seen_tile(const position_span& queries, index_t first) const {
+    const index_t end = call.valid_keys.end;
+    while (first < end &&
+           sight_of(call, queries, span_of(call.keys, first, (std::min)(prefill_keys, end - first))) ==
+               sight::none)
+      first += prefill_keys;
+    return (std::min)(first, end);
   }
 
   HWY_NOINLINE void run() const {
     if (tokens.begin < tokens.end) {
       std::fill_n(scratch.output, heads * panels * panel_width() * scratch.output_stride, 0.0f);
-      pack_queries();
       const position_span all = span_of(call.queries, first_row + tokens.begin, tokens.end - tokens.begin);
-      for (index_t first = call.valid_keys.begin; first < call.valid_keys.end; first += prefill_keys) {
-        const index_t count = (std::min)(prefill_keys, call.valid_keys.end - first);
+      index_t next = seen_tile(all, call.valid_keys.begin);
+      pack_queries();
+      while (next < call.valid_keys.end) {
+        const index_t first = next, count = (std::min)(prefill_keys, call.valid_keys.end - first);
+        next = seen_tile(all, first + prefill_keys);
         const position_span keys = span_of(call.keys, first, count);
-        if (sight_of(call, all, keys) == sight::none) continue;
         loader.load_keys(kv_head, first, count, growth_origin, scratch.keys);
-        load_values(call, kv_head, first, count, prefill_keys, scratch.values);
+        const bool finite_values = load_values(call, kv_head, first, count, prefill_keys, scratch.values);
         for (index_t panel = 0; panel < panels; ++panel) {
           const row_range here = panel_rows(panel);
           if (here.begin >= here.end) continue;
@@ -224,7 +354,7 @@ struct prefill_task {
           const row_range visible = seen_rows(call, queries, keys, count);
           if (visible.begin >= visible.end) continue;
           for (index_t h = 0; h < heads; ++h)
-            attend(h, panel, first, visible, queries.run && keys.run, seen == sight::some);
+            attend(h, panel, first, visible, queries.run && keys.run, seen == sight::some, finite_values);
         }
       }
     }
@@ -241,7 +371,7 @@ struct prefill_task {
     float* const lse = call.log_sum_exp
                            ? call.log_sum_exp + row * call.lse_token_stride + head * call.lse_head_stride
                            : nullptr;
-    const bool saw = is_token && largest > masked_score;
+    const bool saw = is_token && !(largest <= lowest_score);
     const bool sink = is_token && call.sinks != nullptr;
     if (!saw && !sink) {
       HWY_ALIGN const float nothing[widest_head + vector_slack] = {};

@@ -110,6 +110,13 @@ HWY_INLINE void interleave_angles(const pair_angles& angles, index_t pairs, floa
   }
 }
 
+/// The angle with cosine c and sine s, turned on by another.
+HWY_INLINE void turn_further(float_vector& c, float_vector& s, float_vector by_cos, float_vector by_sin) {
+  const float_vector turned = hn::MulSub(c, by_cos, hn::Mul(s, by_sin));
+  s = hn::MulAdd(s, by_cos, hn::Mul(c, by_sin));
+  c = turned;
+}
+
 /// R(t) for t = 0 … rows−1, growth of a key included; `rows` is a multiple of step_group. Made from R(16a)·R(b): two short
 /// runs of sines instead of one long one.
 inline HWY_NOINLINE void fill_step_table(const rotation& turns, index_t rows, index_t stride, float* table) {
@@ -125,9 +132,10 @@ inline HWY_NOINLINE void fill_step_table(const rotation& turns, index_t rows, in
     const step_angles begin{table + step_place(t - b, stride)}, rest{table + step_place(b, stride)};
     float* const row = table + step_place(t, stride);
     for (index_t p = 0; p < turns.pairs(); p += lanes()) {
-      const float_vector ca = begin.cos(p), sa = begin.sin(p), cb = rest.cos(p), sb = rest.sin(p);
-      store(hn::MulSub(ca, cb, hn::Mul(sa, sb)), row + 2 * step_group * p);
-      store(hn::MulAdd(sa, cb, hn::Mul(ca, sb)), row + 2 * step_group * p + lanes());
+      float_vector c = begin.cos(p), s = begin.sin(p);
+      turn_further(c, s, rest.cos(p), rest.sin(p));
+      store(c, row + 2 * step_group * p);
+      store(s, row + 2 * step_group * p + lanes());
     }
   }
 }
@@ -204,12 +212,7 @@ HWY_INLINE void rotate_row(const T* row, const rotation& turns, const packed_hea
   const T* const slice = row + turns.offset;
   for (index_t p = 0; p < pack.pairs; p += lanes()) {
     float_vector c = load(base.cos + p), s = load(base.sin + p);
-    if (step.row) {
-      const float_vector ct = step.cos(p), st = step.sin(p);
-      const float_vector turned = hn::MulSub(c, ct, hn::Mul(s, st));
-      s = hn::MulAdd(s, ct, hn::Mul(c, st));
-      c = turned;
-    }
+    if (step.row) turn_further(c, s, step.cos(p), step.sin(p));
     float_vector a, b;
     load_pairs(slice, turns.layout, pack.pairs, p, a, b);
     store(hn::MulSub(a, c, hn::Mul(b, s)), to + p);

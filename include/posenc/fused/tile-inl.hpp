@@ -8,6 +8,10 @@
 #define POSENC_FUSED_TILE_INL_HPP
 #endif
 
+#include <algorithm>
+
+#include <hwy/cache_control.h>
+
 #include <posenc/fused/rotate-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
@@ -26,6 +30,68 @@ HWY_INLINE void with_row(const tensor& from, index_t token, index_t head, With&&
       return with(static_cast<const float16_bits*>(from.data) + at);
   }
 }
+
+/// Asks the second-level cache for rows ahead of their use, in the order of memory and a vector at a time: calls
+/// of next() spread over the work at hand keep the memory busy, and no load waits behind a burst of requests.
+class block_fetch {
+ public:
+  block_fetch() = default;  ///< nothing
+
+  /// `heads` rows of `channels`, from `first_head` on, for each token in `tokens`.
+  HWY_INLINE block_fetch(const tensor& of, row_range tokens, index_t first_head, index_t heads,
+                         index_t channels) {
+    const index_t size = of.type == storage::float32 ? 4 : 2;
+    row_ = static_cast<const char*>(of.data) +
+           (tokens.begin * of.token_stride + first_head * of.head_stride) * size;
+    token_stride_ = of.token_stride * size;
+    head_stride_ = of.head_stride * size;
+    bytes_ = channels * size;
+    step_ = lanes() * size;
+    tokens_left_ = (std::max)(tokens.end - tokens.begin, index_t{0});
+    // Heads, and then tokens, that lie side by side are one long row.
+    if (head_stride_ == bytes_) bytes_ *= heads, heads = 1;
+    if (heads == 1 && token_stride_ == bytes_ && tokens_left_ > 0) bytes_ *= tokens_left_, tokens_left_ = 1;
+    heads_ = heads_left_ = heads;
+  }
+
+  /// Calls of next() until all is asked for.
+  [[nodiscard]] HWY_INLINE index_t steps() const {
+    return tokens_left_ * heads_ * ((bytes_ + step_ - 1) / step_);
+  }
+  HWY_INLINE void next() {
+    if (tokens_left_ == 0) return;
+    prefetch_second_level(row_ + byte_);
+    byte_ += step_;
+    if (byte_ >= bytes_) next_row();
+  }
+  HWY_INLINE void some(index_t count) {
+    for (index_t n = 0; n < count; ++n) next();
+  }
+  HWY_INLINE void rest() {
+    while (tokens_left_ > 0) next();
+  }
+
+ private:
+  HWY_INLINE void next_row() {
+    byte_ = 0;
+    row_ += head_stride_;
+    if (--heads_left_ > 0) return;
+    heads_left_ = heads_;
+    row_ += token_stride_ - heads_ * head_stride_;
+    --tokens_left_;
+  }
+  static HWY_INLINE void prefetch_second_level(const char* address) {
+#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
+    __builtin_prefetch(address, 0, 2);
+#else
+    hwy::Prefetch(address);
+#endif
+  }
+
+  const char* row_ = nullptr;
+  index_t token_stride_ = 0, head_stride_ = 0, heads_ = 0, bytes_ = 0, step_ = 1;
+  index_t tokens_left_ = 0, heads_left_ = 0, byte_ = 0;
+};
 
 /// A row as floats, zeros up to a whole vector.
 HWY_INLINE void widen_row(const tensor& from, index_t token, index_t head, index_t channels, float* to) {
@@ -71,21 +137,27 @@ struct key_loader {
 
 /// Values [row, row + count) of a KV head as panels of 2·lanes channels, [panel][key][2·lanes] with
 /// `keys_per_panel` keys each, zeros behind the last channel. Compact panels, because rows of a cache lie a
-/// power of two apart more often than not.
-inline HWY_NOINLINE void load_values(const problem& call, index_t kv_head, index_t row, index_t count,
+/// power of two apart more often than not. False when one of them is infinite or no number.
+inline HWY_NOINLINE bool load_values(const problem& call, index_t kv_head, index_t row, index_t count,
                                      index_t keys_per_panel, float* tile) {
   const index_t width = 2 * lanes();
+  const hn::RebindToUnsigned<float_tag> du;
+  const auto infinity = hn::Set(du, 0x7f800000u);
+  auto exponents = hn::Zero(du);
   for (index_t t = 0; t < count; ++t)
-    with_row(call.v, row + t, kv_head, [&](const auto* from) {
+    with_row(call.v, row + t, kv_head, [&](const auto* from) HWY_ATTR {
       for (index_t c = 0; c < call.value_dim; c += width) {
         float* const to = tile + (c / width * keys_per_panel + t) * width;
-        store(load_first(from + c, call.value_dim - c), to);
-        if (call.value_dim - c > lanes())
-          store(load_first(from + c + lanes(), call.value_dim - c - lanes()), to + lanes());
-        else
-          store(hn::Zero(float_tag()), to + lanes());
+        const float_vector low = load_first(from + c, call.value_dim - c);
+        const float_vector high = call.value_dim - c > lanes()
+                                      ? load_first(from + c + lanes(), call.value_dim - c - lanes())
+                                      : hn::Zero(float_tag());
+        store(low, to), store(high, to + lanes());
+        exponents = hn::Max(exponents, hn::Max(hn::And(hn::BitCast(du, low), infinity),
+                                               hn::And(hn::BitCast(du, high), infinity)));
       }
     });
+  return hn::AllTrue(du, hn::Lt(exponents, infinity));
 }
 
 /// Query row `row` of `head`, turned to its position and multiplied by `factor`, in the order of packed keys.

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// Infinities and NaNs in the inputs: they reach the queries that see them, as in the reference, and no other.
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include <posenc/fused/attention.hpp>
+#include <posenc/posenc.hpp>
+
+namespace {
+
+using posenc::index_t;
+using posenc::position;
+using posenc::row_major_matrix;
+
+constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+row_major_matrix<float> random_matrix(index_t rows, index_t cols, unsigned seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal;
+  row_major_matrix<float> result(rows, cols);
+  for (index_t r = 0; r < rows; ++r)
+    for (index_t c = 0; c < cols; ++c) result(r, c) = normal(generator);
+  return result;
+}
+
+/// Equal to a few bits where the reference is finite, and finite nowhere else.
+void expect_alike(const row_major_matrix<float>& fused, const row_major_matrix<float>& reference,
+                  const std::string& what) {
+  for (index_t r = 0; r < reference.rows(); ++r)
+    for (index_t c = 0; c < reference.cols(); ++c) {
+      const bool finite = std::isfinite(reference(r, c));
+      ASSERT_EQ(std::isfinite(fused(r, c)), finite) << what << ", row " << r << ", channel " << c;
+      if (finite) {
+        ASSERT_NEAR(fused(r, c), reference(r, c), 1e-5f) << what << ", row " << r << ", channel " << c;
+      }
+    }
+}
+
+struct poisoned {
+  const char* name;
+  float value;
+  index_t key;  ///< counted from the last
+  bool in_keys;
+};
+
+TEST(FusedNonFinite, ReachWhoSeesThemAndNoOther) {
+  const posenc::rope<float> rope{{.head_dim = 24, .pairing = posenc::pairing::half_split}};
+  for (const index_t queries : {1, 2, 3, 7, 8, 9, 40, 70})
+    for (const index_t keys : {70, 140, 300})
+      for (const poisoned& poison : {poisoned{"NaN in a value", nan, 0, false},
+                                     {"infinity in a value", infinity, 1, false},
+                                     {"NaN in a value long past", nan, 60, false},
+                                     {"NaN in a key", nan, 1, true},
+                                     {"NaN in a key long past", nan, 60, true}})
+        for (const bool window : {false, true}) {
+          posenc::attention_options options{.heads = 4, .kv_heads = 2, .mask = posenc::causal};
+          if (window) options.lookback = 30;
+          const auto q = random_matrix(queries, 4 * 24, 1);
+          auto k = random_matrix(keys, 2 * 24, 2), v = random_matrix(keys, 2 * 24, 3);
+          (poison.in_keys ? k : v)(keys - 1 - poison.key, 24 + 5) = poison.value;
+          expect_alike(posenc::fused::attention(q, k, v, rope, options),
+                       posenc::reference::attention(q, k, v, rope, options),
+                       std::string(poison.name) + ", " + std::to_string(queries) + " queries, " +
+                           std::to_string(keys) + " keys" + (window ? ", window" : ""));
+        }
+}
+
+/// Masks every third key.
+struct every_third {
+  [[nodiscard]] float bias(index_t, position, position key) const { return key % 3 == 0 ? -infinity : 0; }
+};
+
+TEST(FusedNonFinite, ABiasOfMinusInfinityHidesThemToo) {
+  for (const index_t queries : {1, 40}) {
+    const auto q = random_matrix(queries, 16, 1);
+    auto k = random_matrix(60, 16, 2), v = random_matrix(60, 16, 3);
+    v(30, 3) = nan;
+    v(33, 4) = infinity;
+    k(36, 5) = nan;
+    const posenc::attention_options options{.mask = posenc::causal};
+    expect_alike(posenc::fused::attention(q, k, v, every_third{}, options),
+                 posenc::reference::attention(q, k, v, every_third{}, options),
+                 std::to_string(queries) + " queries");
+  }
+}
+
+TEST(FusedNonFinite, AnInfiniteLogitIsNoNumber) {
+  for (const index_t queries : {1, 40}) {
+    const row_major_matrix<float> q = row_major_matrix<float>::Constant(queries, 16, 1e30f);
+    auto k = random_matrix(60, 16, 2);
+    const auto v = random_matrix(60, 16, 3);
+    k.row(7).setConstant(1e30f);
+    const auto fused = posenc::fused::attention(q, k, v, posenc::no_encoding{});
+    for (index_t r = 0; r < queries; ++r) EXPECT_TRUE(std::isnan(fused(r, 0)));
+  }
+}
+
+}  // namespace
