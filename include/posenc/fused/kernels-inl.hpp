@@ -44,8 +44,7 @@ inline HWY_NOINLINE void plan_prefill(const problem& call, const packed_head& pa
   result.rows = (std::min)(most_rows, round_up(call.query_tokens, panel_width()));
   result.tiles = (call.query_tokens + result.rows - 1) / result.rows;
   result.tasks = result.tiles * result.head_chunks * call.kv_heads;
-  result.worker_floats =
-      prefill_scratch(nullptr, pack, call.value_dim, result.heads_per_task, result.rows).floats;
+  result.worker_floats = prefill_scratch(nullptr, call, pack, result.heads_per_task, result.rows).floats;
   result.shared_floats = table_floats(call, result);
 }
 
@@ -110,18 +109,17 @@ inline HWY_NOINLINE void run_prefill(const problem& call, const task_plan& plan,
       call.turns && call.keys_are_rotated;  // rotated keys carry the growth from the encoding's origin
   const position origin = anchored ? call.turns->growth_origin
                                    : (tokens.begin < tokens.end ? call.queries[first_row + tokens.begin] : 0);
-  const prefill_task work{
-      call,
-      loader,
-      prefill_scratch(scratch, loader.pack, call.value_dim, plan.heads_per_task, plan.rows),
-      kv_head,
-      kv_head * call.group + in_group,
-      (std::min)(plan.heads_per_task, call.group - in_group),
-      first_row,
-      rows,
-      plan.rows / panel_width(),
-      tokens,
-      origin};
+  const prefill_task work{call,
+                          loader,
+                          prefill_scratch(scratch, call, loader.pack, plan.heads_per_task, plan.rows),
+                          kv_head,
+                          kv_head * call.group + in_group,
+                          (std::min)(plan.heads_per_task, call.group - in_group),
+                          first_row,
+                          rows,
+                          plan.rows / panel_width(),
+                          tokens,
+                          origin};
   work.run();
 }
 

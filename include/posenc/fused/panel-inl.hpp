@@ -55,51 +55,6 @@ struct score_panel {
   }
 };
 
-/// Σ_c a_c·b_c; `a` holds zeros behind its last channel.
-HWY_INLINE float dot_of(const float* a, const float* b, index_t channels) {
-  float_vector sum = hn::Zero(float_tag());
-  for (index_t c = 0; c < channels; c += lanes())
-    sum = hn::MulAdd(load(a + c), load_first(b + c, channels - c), sum);
-  return hn::GetLane(hn::SumOfLanes(float_tag(), sum));
-}
-
-/// Shaw's q·r: the query as it is in memory against the row of the distance.
-inline HWY_NOINLINE void add_relative_keys(const score_panel& panel) {
-  const problem& call = panel.call;
-  HWY_ALIGN float query[widest_head + vector_slack];
-  HWY_ALIGN float relative[widest_head + vector_slack];
-  for (index_t x = 0; x < panel.queries; ++x) {
-    const index_t row = panel.first_query + x;
-    const position here = call.queries[row];
-    widen_row(call.q, row, panel.head, call.head_dim, query);
-    const float factor = query_factor(call, here);
-    for (index_t t = 0; t < panel.keys; ++t) {
-      const position there = call.keys[panel.first_key + t];
-      if (!call.sees(here, there)) continue;
-      call.calls.relative_key(call.calls.encoding, panel.head, there - here, relative, call.head_dim);
-      panel.scores[t * panel_width() + x] += dot_of(query, relative, call.head_dim) * factor;
-    }
-  }
-}
-
-/// Shaw's value side for one query: the row of each key's distance by the key's weight, summed on its own
-/// before it joins `output`.
-inline HWY_NOINLINE void add_relative_values(const problem& call, index_t head, position query,
-                                             index_t first_key, index_t keys, const float* weights,
-                                             index_t weight_stride, float* output) {
-  HWY_ALIGN float relative[widest_head + vector_slack];
-  HWY_ALIGN float sum[widest_head + vector_slack];
-  std::fill_n(sum, call.value_dim, 0.0f);
-  for (index_t t = 0; t < keys; ++t) {
-    const float weight = weights[t * weight_stride];
-    if (weight == 0) continue;
-    call.calls.relative_value(call.calls.encoding, head, call.keys[first_key + t] - query, relative,
-                              call.value_dim);
-    for (index_t c = 0; c < call.value_dim; ++c) sum[c] += weight * relative[c];
-  }
-  for (index_t c = 0; c < call.value_dim; ++c) output[c] += sum[c];
-}
-
 inline HWY_NOINLINE void cap_scores(const score_panel& panel) {
   const float_vector cap = constant(static_cast<float>(panel.call.softcap * log2_e));
   for (index_t n = 0; n < panel.keys * panel_width(); n += lanes())

@@ -15,8 +15,7 @@
 
 #include <algorithm>
 
-#include <posenc/fused/panel-inl.hpp>
-#include <posenc/fused/product-inl.hpp>
+#include <posenc/fused/relative-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
@@ -33,13 +32,14 @@ inline constexpr index_t prefill_heads = 4;
 struct prefill_scratch {
   float *queries, *keys, *values, *scores, *output, *largest, *total, *keep;
   float *rows, *block;  ///< queries on their way to columns
+  relative_scratch relative{};
   index_t output_stride = 0, floats = 0;
 
-  prefill_scratch(float* memory, const packed_head& pack, index_t value_dim, index_t heads,
+  prefill_scratch(float* memory, const problem& call, const packed_head& pack, index_t heads,
                   index_t rows_of_head) {
     const index_t width = panel_width();
     const index_t columns = heads * rows_of_head;
-    output_stride = round_up(value_dim, width);
+    output_stride = round_up(call.value_dim, width);
     const auto take = [&](index_t count) {
       float* const part = memory ? memory + floats : nullptr;
       floats += round_up(count, 64) +
@@ -54,6 +54,12 @@ struct prefill_scratch {
     largest = take(columns), total = take(columns), keep = take(width);
     rows = take(heads * lanes() * pack.stride + 6 * vector_slack);
     block = take(2 * lanes() * lanes());
+    if (relative_scratch::is_needed(call)) {
+      const index_t offsets = relative_scratch::offsets(prefill_keys);
+      relative.row_stride = relative_scratch::stride_of(call);
+      relative.rows = take(offsets * relative.row_stride);
+      relative.by_offset = take(offsets * width);
+    }
   }
 };
 
@@ -153,11 +159,13 @@ class query_angles {
 /// of c, that swaps r and c. `buffer` holds twice the block.
 inline HWY_NOINLINE void transpose_block(const float* from, index_t from_stride, index_t columns, float* to,
                                          index_t to_stride, float* buffer) {
-  const index_t n = lanes();
   const float* in = from;
   index_t in_stride = from_stride;
+#if HWY_TARGET == HWY_SCALAR
+  static_cast<void>(buffer);
+#else
+  const index_t n = lanes();
   float* out = buffer;
-#if HWY_TARGET != HWY_SCALAR
   for (index_t bit = 1; bit < n; bit *= 2) {
     for (index_t r = 0; r < n; r += 2) {
       float_vector even, odd;
@@ -228,11 +236,10 @@ struct prefill_task {
     const index_t keys = seen.end - seen.begin;
     const product_shape score_product{loader.pack.steps, loader.pack.stride, 1, width, width};
     const float* const queries = scratch.queries + at * loader.pack.steps;
-    for (index_t t = 0; t < keys; t += block_rows) {
+    for (index_t t = 0; t < keys; t += block_rows)
       product((std::min)(keys - t, block_rows), 2, score_product,
               scratch.keys + (seen.begin + t) * loader.pack.stride, queries, nullptr,
               scratch.scores + t * width);
-    }
 
     const row_range inside = panel_rows(panel);
     // A panel that begins before the first token has no position for lane 0: element by element there.
@@ -247,7 +254,12 @@ struct prefill_task {
                              keys,
                              run && whole,
                              partial};
-    if (call.calls.relative_key) add_relative_keys(scores);
+    if (call.calls.relative_key) {
+      if (can_multiply_relative_keys(scores))
+        multiply_relative_keys(scores, queries, scratch.relative);
+      else
+        add_relative_keys(scores);
+    }
     if (call.softcap > 0) cap_scores({call, scratch.scores, 0, 0, 0, 0, keys, false, false});
     if (call.bias.kind != distance_bias::form::none) add_distance_bias(scores);
     if (call.calls.bias) add_called_bias(scores);
@@ -260,12 +272,17 @@ struct prefill_task {
     if (!finite_values) add_seen_values(inside, panel, seen, output);
     for (index_t c = 0; c < scratch.output_stride && finite_values; c += width) {
       const float* const values = scratch.values + c * prefill_keys + seen.begin * width;
-      for (index_t r = 0; r < used; r += block_rows) {
+      for (index_t r = 0; r < used; r += block_rows)
         product((std::min)(used - r, block_rows), 2, value_product, scratch.scores + r, values,
                 scratch.keep + r, output + r * scratch.output_stride + c);
-      }
     }
-    if (call.calls.relative_value) add_panel_relative_values(scores, output);
+    if (call.calls.relative_value) {
+      float* const first = output + lane * scratch.output_stride;
+      if (scores.run)
+        multiply_relative_values(scores, scratch.relative, first, scratch.output_stride);
+      else
+        add_relative_values(scores, first, scratch.output_stride);
+    }
   }
 
   /// O = keep·O + Pᵀ·V without a product of zero: where values are infinite or no numbers, a query must not meet
@@ -283,17 +300,6 @@ struct prefill_task {
         float& to = output[x * scratch.output_stride + c];
         to = scratch.keep[x] * to + sum;
       }
-  }
-
-  HWY_NOINLINE void add_panel_relative_values(const score_panel& weights, float* output) const {
-    const index_t lane = weights.first_query - first_row - panel_of(weights) * panel_width();
-    for (index_t x = 0; x < weights.queries; ++x)
-      add_relative_values(call, weights.head, call.queries[weights.first_query + x], weights.first_key,
-                          weights.keys, scratch.scores + lane + x, panel_width(),
-                          output + (lane + x) * scratch.output_stride);
-  }
-  [[nodiscard]] index_t panel_of(const score_panel& scores) const {
-    return (scores.first_query - first_row) / panel_width();
   }
 
   HWY_NOINLINE void write_rows() const {
