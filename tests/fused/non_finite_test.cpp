@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT
 /// \file
 /// Infinities and NaNs in the inputs: they reach the queries that see them, as in the reference, and no other.
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <random>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -87,6 +91,39 @@ TEST(FusedNonFinite, ABiasOfMinusInfinityHidesThemToo) {
                  posenc::reference::attention(q, k, v, every_third{}, options),
                  std::to_string(queries) + " queries");
   }
+}
+
+TEST(FusedNonFinite, EveryNanIsOneWhateverItsBits) {
+  for (const std::uint32_t bits :
+       {0x7fc00000u, 0x7fc00001u, 0x7fc000ffu, 0x7fffffffu, 0xffc00000u, 0xffffffffu})
+    for (const double softcap : {0.0, 20.0})
+      for (const index_t queries : {1, 40}) {
+        auto q = random_matrix(queries, 16, 1);
+        auto k = random_matrix(60, 16, 2);
+        const auto v = random_matrix(60, 16, 3);
+        k(7, 3) = std::bit_cast<float>(bits);
+        const posenc::attention_options options{.softcap = softcap};
+        const auto one_key =
+            posenc::fused::attention_with_log_sum_exp(q, k, v, posenc::no_encoding{}, options);
+        EXPECT_TRUE(one_key.output.array().isNaN().all()) << std::hex << bits;
+        EXPECT_TRUE(one_key.log_sum_exp.array().isNaN().all()) << std::hex << bits;
+      }
+}
+
+TEST(FusedNonFinite, AQueryThatIsNoNumberIsNoRowThatSawNothing) {
+  const std::vector<double> sinks{0.5};
+  for (const index_t queries : {1, 40})
+    for (const bool with_sink : {false, true}) {
+      auto q = random_matrix(queries, 16, 1);
+      const auto k = random_matrix(60, 16, 2), v = random_matrix(60, 16, 3);
+      q(0, 3) = nan;
+      posenc::attention_options options{};
+      if (with_sink) options.sinks = sinks;
+      const auto result = posenc::fused::attention_with_log_sum_exp(q, k, v, posenc::no_encoding{}, options);
+      EXPECT_TRUE(result.output.row(0).array().isNaN().all());
+      EXPECT_TRUE(std::isnan(result.log_sum_exp(0, 0)));
+      EXPECT_TRUE(result.output.bottomRows(queries - 1).array().isFinite().all());
+    }
 }
 
 TEST(FusedNonFinite, AnInfiniteLogitIsNoNumber) {

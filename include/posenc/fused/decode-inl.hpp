@@ -357,7 +357,7 @@ struct decode_task {
 
   /// Keys of the block at `first` that a query sees.
   HWY_INLINE row_range seen_by(index_t query, index_t first, index_t count) const {
-    const position distance = call.queries[query] - call.keys[first];
+    const position distance = problem::within_limits(call.queries[query] - call.keys[first]);
     row_range seen{0, count};
     if (call.farthest_ahead != problem::no_limit)
       seen.end = (std::clamp)(distance + call.farthest_ahead + 1, position{0}, position{count});

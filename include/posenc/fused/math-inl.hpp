@@ -24,6 +24,15 @@ namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
 
 HWY_INLINE float_vector constant(float value) { return hn::Set(float_tag(), value); }
 
+/// 0 for x ≤ 0, −∞ too; NaN for NaN.
+HWY_INLINE float_vector zero_unless_nan(float_vector x) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_SSSE3
+  return hn::Max(hn::Zero(float_tag()), x);  // of a NaN and a number, x86 takes the second
+#else
+  return hn::IfThenElse(hn::Eq(x, x), hn::Zero(float_tag()), x);
+#endif
+}
+
 /// 2^x for x ≤ 0: a minimax polynomial on [−½, ½], the exponent added as an integer. Adding 1.5·2^23 leaves the
 /// nearest whole number in the low bits; it is taken off again as an integer, for under -ffast-math the
 /// compiler would take it off itself.
@@ -39,7 +48,7 @@ HWY_INLINE float_vector exp2_of(float_vector x) {
   p = hn::MulAdd(p, f, constant(0.693146967065f));
   p = hn::MulAdd(p, f, constant(1.0f));
   const float_vector power = hn::BitCast(d, hn::Add(hn::BitCast(whole_tag, p), hn::ShiftLeft<23>(whole)));
-  return hn::IfThenZeroElse(hn::Lt(x, constant(-100.0f)), power);
+  return hn::IfThenElse(hn::Ge(x, constant(-100.0f)), power, zero_unless_nan(x));
 }
 
 /// cos and sin of phases in 2^−32 of a turn. The nearest quarter turn comes off in integers.

@@ -135,7 +135,7 @@ inline HWY_NOINLINE void mask_scores(const score_panel& panel) {
     return static_cast<float>((std::clamp)(lane, position{-1}, static_cast<position>(width)));
   };
   for (index_t t = 0; t < panel.keys; ++t) {
-    const position first = panel.distance(t);  // lane x is at first + x
+    const position first = problem::within_limits(panel.distance(t));  // lane x is at first + x
     const float_vector lowest =
         constant(call.farthest_ahead == problem::no_limit ? -1.0f : clamped(-call.farthest_ahead - first));
     const float_vector highest =

@@ -100,11 +100,11 @@ HWY_INLINE row_range seen_rows(const problem& call, const position_span& queries
   row_range rows{0, count};
   if (!keys.run) return rows;
   if (call.farthest_ahead != problem::no_limit)
-    rows.end =
-        (std::clamp)(queries.highest + call.farthest_ahead - keys.lowest + 1, position{0}, position{count});
+    rows.end = (std::clamp)(problem::within_limits(queries.highest - keys.lowest) + call.farthest_ahead + 1,
+                            position{0}, position{count});
   if (call.farthest_behind != problem::no_limit)
-    rows.begin =
-        (std::clamp)(queries.lowest - call.farthest_behind - keys.lowest, position{0}, position{rows.end});
+    rows.begin = (std::clamp)(problem::within_limits(queries.lowest - keys.lowest) - call.farthest_behind,
+                              position{0}, position{rows.end});
   return rows;
 }
 
@@ -377,7 +377,8 @@ struct prefill_task {
     float* const lse = call.log_sum_exp
                            ? call.log_sum_exp + row * call.lse_token_stride + head * call.lse_head_stride
                            : nullptr;
-    const bool saw = is_token && !(largest <= lowest_score);
+    // A NaN never becomes the largest score, but it is in the total.
+    const bool saw = is_token && (largest > lowest_score || !(total == 0));
     const bool sink = is_token && call.sinks != nullptr;
     if (!saw && !sink) {
       HWY_ALIGN const float nothing[widest_head + vector_slack] = {};

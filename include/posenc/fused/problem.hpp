@@ -98,6 +98,11 @@ struct problem {
 
   static constexpr position no_limit = position{1} << 62;
 
+  /// A distance cut to ±2^62, so that a limit can be added to it.
+  [[nodiscard]] static constexpr position within_limits(position distance) noexcept {
+    return distance < -no_limit ? -no_limit : distance < no_limit ? distance : no_limit;
+  }
+
   [[nodiscard]] bool sees(position query, position key) const noexcept {
     const position behind = query - key;
     return (farthest_behind == no_limit || behind <= farthest_behind) &&
