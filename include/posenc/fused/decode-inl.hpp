@@ -30,7 +30,7 @@ inline constexpr index_t decode_block_floats = 128 * 1024;
 /// Tasks wanted of one call, and the fewest keys that are worth a split.
 inline constexpr index_t decode_tasks = 32, decode_split = 1024;
 /// Rows whose products with a block of four keys stay in registers.
-inline constexpr index_t dot_rows = POSENC_FUSED_MANY_REGISTERS ? 4 : 2;
+inline constexpr index_t dot_rows = many_registers ? 4 : 2;
 
 /// Rows of keys that some query of the call may see.
 HWY_INLINE row_range decode_range(const problem& call) {
@@ -202,24 +202,12 @@ HWY_INLINE void dot_rows_of(const key_loader& keys, const T* const* key, index_t
     block_fetch& fetch = r == 0 ? ahead : nothing;
     const float* const from = q + r * q_stride;
     float* const to = scores + r * scores_stride;
-    switch ((std::min)(rows - r, dot_rows)) {
-      case 1:
-        dot_four_keys<1, Layout>(keys, key, step, from, to, scores_stride, fetch);
-        break;
-      case 2:
-        dot_four_keys<2, Layout>(keys, key, step, from, to, scores_stride, fetch);
-        break;
-#if POSENC_FUSED_MANY_REGISTERS
-      case 3:
-        dot_four_keys<3, Layout>(keys, key, step, from, to, scores_stride, fetch);
-        break;
-      default:
-        dot_four_keys<4, Layout>(keys, key, step, from, to, scores_stride, fetch);
-        break;
-#else
-      default:
-        break;
-#endif
+    const index_t count = (std::min)(rows - r, dot_rows);
+    if (count == 1) dot_four_keys<1, Layout>(keys, key, step, from, to, scores_stride, fetch);
+    if (count == 2) dot_four_keys<2, Layout>(keys, key, step, from, to, scores_stride, fetch);
+    if constexpr (dot_rows > 2) {
+      if (count == 3) dot_four_keys<3, Layout>(keys, key, step, from, to, scores_stride, fetch);
+      if (count == 4) dot_four_keys<4, Layout>(keys, key, step, from, to, scores_stride, fetch);
     }
   }
 }

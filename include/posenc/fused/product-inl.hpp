@@ -16,21 +16,16 @@
 
 #include <posenc/fused/storage-inl.hpp>
 
-// Whether the instruction set has 32 vector registers rather than 16; Highway numbers better targets lower.
-#undef POSENC_FUSED_MANY_REGISTERS
-#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3) || HWY_ARCH_ARM_A64
-#define POSENC_FUSED_MANY_REGISTERS 1
-#else
-#define POSENC_FUSED_MANY_REGISTERS 0
-#endif
-
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
+
+/// Whether the instruction set has 32 vector registers rather than 16; Highway numbers better targets lower.
+inline constexpr bool many_registers = (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3) || HWY_ARCH_ARM_A64;
 
 /// Rows of C held in registers. With two vectors each that is 12 accumulators on machines with 16 vector
 /// registers and 16 on machines with 32; either reaches 97-98 % of the FMA peak on Zen 4, in 256 and in 512
 /// bits.
-inline constexpr index_t block_rows = POSENC_FUSED_MANY_REGISTERS ? 8 : 6;
+inline constexpr index_t block_rows = many_registers ? 8 : 6;
 
 /// The matrices of one product, by address and stride.
 struct product_shape {
@@ -114,14 +109,12 @@ HWY_INLINE void rows_product(index_t rows, const product_shape& shape, const flo
       return block_product<5, Vectors>(shape, a, b, keep, c, ahead);
     case 6:
       return block_product<6, Vectors>(shape, a, b, keep, c, ahead);
-#if POSENC_FUSED_MANY_REGISTERS
-    case 7:
-      return block_product<7, Vectors>(shape, a, b, keep, c, ahead);
-    case 8:
-      return block_product<8, Vectors>(shape, a, b, keep, c, ahead);
-#endif
     default:
-      return;
+      break;
+  }
+  if constexpr (block_rows > 6) {
+    if (rows == 7) return block_product<7, Vectors>(shape, a, b, keep, c, ahead);
+    if (rows == 8) return block_product<8, Vectors>(shape, a, b, keep, c, ahead);
   }
 }
 
