@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -14,23 +13,17 @@
 #include <posenc/fused/attention.hpp>
 #include <posenc/posenc.hpp>
 
+#include "fused/calls.hpp"
+
 namespace {
 
+using fused_calls::random_matrix;
 using posenc::index_t;
 using posenc::position;
 using posenc::row_major_matrix;
 
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 constexpr float infinity = std::numeric_limits<float>::infinity();
-
-row_major_matrix<float> random_matrix(index_t rows, index_t cols, unsigned seed) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal;
-  row_major_matrix<float> result(rows, cols);
-  for (index_t r = 0; r < rows; ++r)
-    for (index_t c = 0; c < cols; ++c) result(r, c) = normal(generator);
-  return result;
-}
 
 /// Equal to a few bits where the reference is finite, and finite nowhere else.
 void expect_alike(const row_major_matrix<float>& fused, const row_major_matrix<float>& reference,
@@ -64,8 +57,8 @@ TEST(FusedNonFinite, ReachWhoSeesThemAndNoOther) {
         for (const bool window : {false, true}) {
           posenc::attention_options options{.heads = 4, .kv_heads = 2, .mask = posenc::causal};
           if (window) options.lookback = 30;
-          const auto q = random_matrix(queries, 4 * 24, 1);
-          auto k = random_matrix(keys, 2 * 24, 2), v = random_matrix(keys, 2 * 24, 3);
+          const auto q = random_matrix<float>(queries, 4 * 24, 1);
+          auto k = random_matrix<float>(keys, 2 * 24, 2), v = random_matrix<float>(keys, 2 * 24, 3);
           (poison.in_keys ? k : v)(keys - 1 - poison.key, 24 + 5) = poison.value;
           expect_alike(posenc::fused::attention(q, k, v, rope, options),
                        posenc::reference::attention(q, k, v, rope, options),
@@ -81,8 +74,8 @@ struct every_third {
 
 TEST(FusedNonFinite, ABiasOfMinusInfinityHidesThemToo) {
   for (const index_t queries : {1, 40}) {
-    const auto q = random_matrix(queries, 16, 1);
-    auto k = random_matrix(60, 16, 2), v = random_matrix(60, 16, 3);
+    const auto q = random_matrix<float>(queries, 16, 1);
+    auto k = random_matrix<float>(60, 16, 2), v = random_matrix<float>(60, 16, 3);
     v(30, 3) = nan;
     v(33, 4) = infinity;
     k(36, 5) = nan;
@@ -98,9 +91,9 @@ TEST(FusedNonFinite, EveryNanIsOneWhateverItsBits) {
        {0x7fc00000u, 0x7fc00001u, 0x7fc000ffu, 0x7fffffffu, 0xffc00000u, 0xffffffffu})
     for (const double softcap : {0.0, 20.0})
       for (const index_t queries : {1, 40}) {
-        auto q = random_matrix(queries, 16, 1);
-        auto k = random_matrix(60, 16, 2);
-        const auto v = random_matrix(60, 16, 3);
+        auto q = random_matrix<float>(queries, 16, 1);
+        auto k = random_matrix<float>(60, 16, 2);
+        const auto v = random_matrix<float>(60, 16, 3);
         k(7, 3) = std::bit_cast<float>(bits);
         const posenc::attention_options options{.softcap = softcap};
         const auto one_key =
@@ -114,8 +107,8 @@ TEST(FusedNonFinite, AQueryThatIsNoNumberIsNoRowThatSawNothing) {
   const std::vector<double> sinks{0.5};
   for (const index_t queries : {1, 40})
     for (const bool with_sink : {false, true}) {
-      auto q = random_matrix(queries, 16, 1);
-      const auto k = random_matrix(60, 16, 2), v = random_matrix(60, 16, 3);
+      auto q = random_matrix<float>(queries, 16, 1);
+      const auto k = random_matrix<float>(60, 16, 2), v = random_matrix<float>(60, 16, 3);
       q(0, 3) = nan;
       posenc::attention_options options{};
       if (with_sink) options.sinks = sinks;
@@ -129,8 +122,8 @@ TEST(FusedNonFinite, AQueryThatIsNoNumberIsNoRowThatSawNothing) {
 TEST(FusedNonFinite, AnInfiniteLogitIsNoNumber) {
   for (const index_t queries : {1, 40}) {
     const row_major_matrix<float> q = row_major_matrix<float>::Constant(queries, 16, 1e30f);
-    auto k = random_matrix(60, 16, 2);
-    const auto v = random_matrix(60, 16, 3);
+    auto k = random_matrix<float>(60, 16, 2);
+    const auto v = random_matrix<float>(60, 16, 3);
     k.row(7).setConstant(1e30f);
     const auto fused = posenc::fused::attention(q, k, v, posenc::no_encoding{});
     for (index_t r = 0; r < queries; ++r) EXPECT_TRUE(std::isnan(fused(r, 0)));

@@ -146,7 +146,6 @@ template <class S, class E>
   fused_lowering::lower_doors(encoding, call);
   result.bias = fused_lowering::plan_bias(encoding, call);
   fused_lowering::announce_bias<E>(result.bias, call);
-  fused_lowering::check_calls(encoding, call);
   result.plan = kernels.plan(call);
   return result;
 }
@@ -182,6 +181,7 @@ template <class S, class E, class Isa>
   result.bytes = to_line(sequences.size() * sizeof(item));
   for (const sequence<S>& s : sequences) {
     item one = lower(s, encoding, keys_are_rotated, kernels);
+    fused_lowering::check_calls(encoding, one.call);
     result.add(one);
   }
   result.add_workers(workers);

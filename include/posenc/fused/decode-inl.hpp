@@ -26,7 +26,9 @@ inline constexpr index_t decode_keys = 32;
 /// Queries and rows (queries × heads) of a task.
 inline constexpr index_t decode_queries = 8, decode_rows = 32;
 /// Floats of keys and values of a block that may be on their way into the second-level cache.
-inline constexpr index_t decode_block_floats = 128 * 1024;
+inline constexpr index_t decode_block_floats = index_t{128} * 1024;
+/// Requests for the next keys that go with the softmax of a row, where nothing else is read.
+inline constexpr index_t decode_requests = 8;
 /// Tasks wanted of one call, and the fewest keys that are worth a split.
 inline constexpr index_t decode_tasks = 32, decode_split = 1024;
 /// Rows whose products with a block of four keys stay in registers.
@@ -99,8 +101,9 @@ HWY_INLINE void store_sums_of_lanes(float_vector a, float_vector b, float_vector
 #endif
 }
 
-/// scores[r][0…3] = q_r · k_0…3 for a group of packed queries (decode_task::turned_row) and keys as they lie in
-/// memory, turned by rows `step` … step+3 of the table. Whole vectors first: no branch is left in the loops, and every sum stays in a register.
+/// scores[r][0…3] = q_r · k_0…3 for a group of packed queries (decode_task::turned_row) and keys as they lie
+/// in memory, turned by rows `step` … step+3 of the table. Whole vectors first: no branch is left in the
+/// loops, and every sum stays in a register.
 template <int Rows, pairing Layout, class T>
 HWY_NOINLINE void dot_four_keys(const key_loader& keys, const T* const* key, index_t step, const float* q,
                                 float* scores, index_t scores_stride, block_fetch& ahead) {
@@ -119,16 +122,15 @@ HWY_NOINLINE void dot_four_keys(const key_loader& keys, const T* const* key, ind
 #define POSENC_START(k) float_vector s##k##0 = zero, s##k##1 = zero, s##k##2 = zero, s##k##3 = zero;
 #define POSENC_ADD_PAIR(k, r)                                                    \
   if constexpr (Rows > r) {                                                      \
-    s##k##r = hn::MulAdd(x, load(q_first + p * dot_rows + r * width), s##k##r);  \
-    s##k##r = hn::MulAdd(y, load(q_second + p * dot_rows + r * width), s##k##r); \
+    s##k##r = hn::MulAdd(a, load(q_first + p * dot_rows + r * width), s##k##r);  \
+    s##k##r = hn::MulAdd(b, load(q_second + p * dot_rows + r * width), s##k##r); \
   }
-#define POSENC_TURN(k)                                                                           \
-  {                                                                                              \
-    const step_angles at = first_step.later_in_group(k);                                         \
-    const float_vector c = at.cos(p), s = at.sin(p);                                             \
-    const float_vector x = hn::MulSub(a, c, hn::Mul(b, s)), y = hn::MulAdd(a, s, hn::Mul(b, c)); \
-    POSENC_FOR_EACH_ROW(POSENC_ADD_PAIR, k)                                                      \
-    fetch.next(), fetch.next();                                                                  \
+#define POSENC_TURN(k)                                   \
+  {                                                      \
+    const step_angles at = first_step.later_in_group(k); \
+    turn_pair(a, b, at.cos(p), at.sin(p));               \
+    POSENC_FOR_EACH_ROW(POSENC_ADD_PAIR, k)              \
+    fetch.next(), fetch.next();                          \
   }
 #define POSENC_TURN_WHOLE(k)                                   \
   {                                                            \
@@ -176,7 +178,8 @@ HWY_NOINLINE void dot_four_keys(const key_loader& keys, const T* const* key, ind
       POSENC_FOR_EACH_KEY(POSENC_REST_PART)
     }
   }
-  POSENC_FINISH(0) POSENC_FINISH(1) POSENC_FINISH(2) POSENC_FINISH(3) ahead = fetch;
+  ahead = fetch;
+  POSENC_FINISH(0) POSENC_FINISH(1) POSENC_FINISH(2) POSENC_FINISH(3)
 
 #undef POSENC_FINISH
 #undef POSENC_REST_PART
@@ -334,10 +337,10 @@ struct decode_task {
         const float* const from = scratch.queries + row * query_stride();
         float* const to = turned_row(row);
         for (index_t p = 0; p < pairs; p += lanes()) {
-          const float_vector a = load(from + p), b = load(from + loader.pack.second + p);
-          const float_vector c = load(angles.cos + p), s = load(angles.sin + p);
-          store(hn::MulSub(a, c, hn::Mul(b, s)), to + p * dot_rows);
-          store(hn::MulAdd(a, s, hn::Mul(b, c)), to + (loader.pack.second + p) * dot_rows);
+          float_vector a = load(from + p), b = load(from + loader.pack.second + p);
+          turn_pair(a, b, load(angles.cos + p), load(angles.sin + p));
+          store(a, to + p * dot_rows);
+          store(b, to + (loader.pack.second + p) * dot_rows);
         }
       }
     }
@@ -457,7 +460,7 @@ struct decode_task {
       block_fetch keys_ahead(call.k, next, heads.first_kv, heads.kv_count, call.head_dim);
       for (index_t r = 0; r < rows(); ++r) {
         weigh(r, first, count);
-        keys_ahead.some(8);
+        keys_ahead.some(decode_requests);
       }
       const bool all_seen = all_see(first, count);
       for (index_t kv = 0; kv < heads.kv_count; ++kv) {

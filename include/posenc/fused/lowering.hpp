@@ -7,7 +7,7 @@
 /// | rotate | the rotation that `lowered()` returns | the encoding's rotate, row by row |
 /// | bias(head, offset) | ALiBi: two slopes per head; else one diagonal per head (below) | element by element |
 /// | bias(head, query, key) | | element by element |
-/// | relative_key, relative_value | | row by row |
+/// | relative_key, relative_value | rows by offset, multiplied as a matrix, where positions are consecutive and nothing turns | row by row |
 /// | scale | | once per query |
 ///
 /// What can be refused is refused here, before any output is written: the scale is evaluated at every query,

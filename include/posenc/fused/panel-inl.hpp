@@ -37,8 +37,7 @@ struct score_panel {
   index_t head;
   index_t first_query, queries;
   index_t first_key, keys;
-  bool run;      ///< query positions and key positions are consecutive
-  bool partial;  ///< some query does not see some key
+  bool run;  ///< query positions and key positions are consecutive
 
   /// query − key for lane 0 and key row t.
   [[nodiscard]] HWY_INLINE position distance(index_t t) const {

@@ -28,7 +28,7 @@ inline constexpr index_t prefill_columns = 512;
 /// Heads of a task: what turning a tile of keys costs is shared by so many.
 inline constexpr index_t prefill_heads = 4;
 
-/// The scratch of one task, cut into its parts; begin_of_end is what it takes in floats.
+/// The scratch of one task, cut into its parts; `floats` is what it takes.
 struct prefill_scratch {
   float *queries, *keys, *values, *scores, *output, *largest, *total, *keep;
   float *rows, *block;  ///< queries on their way to columns
@@ -140,8 +140,8 @@ class query_angles {
   HWY_INLINE void compose() {
     const step_angles step = loader_.step(step_);
     for (index_t p = 0; p < call_.turns->pairs(); p += lanes()) {
-      float_vector c = load(base_.cos + p), s = load(base_.sin + p);
-      turn_further(c, s, step.cos(p), step.sin(p));
+      float_vector c = step.cos(p), s = step.sin(p);
+      turn_pair(c, s, load(base_.cos + p), load(base_.sin + p));
       store(c, here.cos + p), store(s, here.sin + p);
     }
   }
@@ -252,30 +252,25 @@ struct prefill_task {
                              inside.end - inside.begin,
                              first_key + seen.begin,
                              keys,
-                             run && whole,
-                             partial};
+                             run && whole};
     if (call.calls.relative_key) {
       if (can_multiply_relative_keys(scores))
         multiply_relative_keys(scores, queries, scratch.relative);
       else
         add_relative_keys(scores);
     }
-    if (call.softcap > 0) cap_scores({call, scratch.scores, 0, 0, 0, 0, keys, false, false});
+    if (call.softcap > 0) cap_scores({call, scratch.scores, 0, 0, 0, 0, keys, false});
     if (call.bias.kind != distance_bias::form::none) add_distance_bias(scores);
     if (call.calls.bias) add_called_bias(scores);
     if (partial) mask_scores(scores);
     softmax_panel(scratch.scores, keys, scratch.largest + at, scratch.total + at, scratch.keep);
 
-    const product_shape value_product{keys, 1, width, width, scratch.output_stride};
     float* const output = scratch.output + at * scratch.output_stride;
-    const index_t used = inside.end - panel * width;
-    if (!finite_values) add_seen_values(inside, panel, seen, output);
-    for (index_t c = 0; c < scratch.output_stride && finite_values; c += width) {
-      const float* const values = scratch.values + c * prefill_keys + seen.begin * width;
-      for (index_t r = 0; r < used; r += block_rows)
-        product((std::min)(used - r, block_rows), 2, value_product, scratch.scores + r, values,
-                scratch.keep + r, output + r * scratch.output_stride + c);
-    }
+    const row_range lanes_used{lane, inside.end - panel * width};
+    if (finite_values)
+      add_values(lanes_used.end, seen, output);
+    else
+      add_seen_values(lanes_used, seen, output);
     if (call.calls.relative_value) {
       float* const first = output + lane * scratch.output_stride;
       if (scores.run)
@@ -285,11 +280,23 @@ struct prefill_task {
     }
   }
 
-  /// O = keep·O + Pᵀ·V without a product of zero: where values are infinite or no numbers, a query must not meet
-  /// those it does not see.
-  HWY_NOINLINE void add_seen_values(row_range queries, index_t panel, row_range keys, float* output) const {
+  /// O = keep·O + Pᵀ·V of the first `queries` lanes of a panel.
+  HWY_INLINE void add_values(index_t queries, row_range keys, float* output) const {
     const index_t width = panel_width();
-    for (index_t x = queries.begin - panel * width; x < queries.end - panel * width; ++x)
+    const product_shape shape{keys.end - keys.begin, 1, width, width, scratch.output_stride};
+    for (index_t c = 0; c < scratch.output_stride; c += width) {
+      const float* const values = scratch.values + c * prefill_keys + keys.begin * width;
+      for (index_t r = 0; r < queries; r += block_rows)
+        product((std::min)(queries - r, block_rows), 2, shape, scratch.scores + r, values, scratch.keep + r,
+                output + r * scratch.output_stride + c);
+    }
+  }
+
+  /// The same without a product of zero: where values are infinite or no numbers, a query must not meet
+  /// those it does not see.
+  HWY_NOINLINE void add_seen_values(row_range queries, row_range keys, float* output) const {
+    const index_t width = panel_width();
+    for (index_t x = queries.begin; x < queries.end; ++x)
       for (index_t c = 0; c < call.value_dim; ++c) {
         float sum = 0;
         for (index_t t = 0; t < keys.end - keys.begin; ++t) {
@@ -318,11 +325,10 @@ struct prefill_task {
   /// Asks for the lines of an output row before it is written.
   HWY_INLINE void expect_writing(index_t row) const {
 #if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
-    const index_t size = call.out.type == storage::float32 ? 4 : 2;
     for (index_t h = 0; h < heads; ++h) {
-      const char* const to = static_cast<const char*>(call.out.data) +
-                             (row * call.out.token_stride + (first_head + h) * call.out.head_stride) * size;
-      for (index_t byte = 0; byte < call.value_dim * size; byte += 64) __builtin_prefetch(to + byte, 1);
+      const char* const to = call.out.row(row, first_head + h);
+      const index_t bytes = call.value_dim * bytes_of(call.out.type);
+      for (index_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(to + byte, 1);
     }
 #else
     static_cast<void>(row);
@@ -371,9 +377,7 @@ struct prefill_task {
   /// nothing is 0 and −∞.
   static HWY_NOINLINE void finish_row(const problem& call, index_t head, index_t row, bool is_token,
                                       float largest, float total, const float* output) {
-    const index_t size = call.out.type == storage::float32 ? 4 : 2;
-    void* const to = static_cast<char*>(call.out.data) +
-                     (row * call.out.token_stride + head * call.out.head_stride) * size;
+    void* const to = call.out.row(row, head);
     float* const lse = call.log_sum_exp
                            ? call.log_sum_exp + row * call.lse_token_stride + head * call.lse_head_stride
                            : nullptr;

@@ -16,6 +16,8 @@ namespace posenc::inline v0_1::detail::fused_problem {
 /// How numbers are stored; they are computed in float.
 enum class storage : unsigned char { float32, bfloat16, float16 };
 
+[[nodiscard]] constexpr index_t bytes_of(storage type) noexcept { return type == storage::float32 ? 4 : 2; }
+
 /// tokens × heads × channels in foreign memory; strides in elements.
 struct tensor {
   const void* data = nullptr;
@@ -30,6 +32,10 @@ struct output_tensor {
   storage type = storage::float32;
   index_t token_stride = 0;
   index_t head_stride = 0;
+
+  [[nodiscard]] char* row(index_t token, index_t head) const noexcept {
+    return static_cast<char*>(data) + (token * token_stride + head * head_stride) * bytes_of(type);
+  }
 };
 
 /// The positions of the rows of a tensor: a run from `first`, or one each.

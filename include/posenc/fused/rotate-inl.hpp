@@ -110,15 +110,16 @@ HWY_INLINE void interleave_angles(const pair_angles& angles, index_t pairs, floa
   }
 }
 
-/// The angle with cosine c and sine s, turned on by another.
-HWY_INLINE void turn_further(float_vector& c, float_vector& s, float_vector by_cos, float_vector by_sin) {
-  const float_vector turned = hn::MulSub(c, by_cos, hn::Mul(s, by_sin));
-  s = hn::MulAdd(s, by_cos, hn::Mul(c, by_sin));
-  c = turned;
+/// (x, y) turned by the angle of that cosine and sine. The cosine and sine of an angle are such a pair too:
+/// turning them adds the angles.
+HWY_INLINE void turn_pair(float_vector& x, float_vector& y, float_vector cosine, float_vector sine) {
+  const float_vector turned = hn::MulSub(x, cosine, hn::Mul(y, sine));
+  y = hn::MulAdd(x, sine, hn::Mul(y, cosine));
+  x = turned;
 }
 
-/// R(t) for t = 0 … rows−1, growth of a key included; `rows` is a multiple of step_group. Made from R(16a)·R(b): two short
-/// runs of sines instead of one long one.
+/// R(t) for t = 0 … rows−1, growth of a key included; `rows` is a multiple of step_group. Made from
+/// R(16a)·R(b): two short runs of sines instead of one long one.
 inline HWY_NOINLINE void fill_step_table(const rotation& turns, index_t rows, index_t stride, float* table) {
   constexpr index_t fine = 16;
   pair_angles angles;
@@ -132,8 +133,8 @@ inline HWY_NOINLINE void fill_step_table(const rotation& turns, index_t rows, in
     const step_angles begin{table + step_place(t - b, stride)}, rest{table + step_place(b, stride)};
     float* const row = table + step_place(t, stride);
     for (index_t p = 0; p < turns.pairs(); p += lanes()) {
-      float_vector c = begin.cos(p), s = begin.sin(p);
-      turn_further(c, s, rest.cos(p), rest.sin(p));
+      float_vector c = rest.cos(p), s = rest.sin(p);
+      turn_pair(c, s, begin.cos(p), begin.sin(p));
       store(c, row + 2 * step_group * p);
       store(s, row + 2 * step_group * p + lanes());
     }
@@ -212,11 +213,16 @@ HWY_INLINE void rotate_row(const T* row, const rotation& turns, const packed_hea
   const T* const slice = row + turns.offset;
   for (index_t p = 0; p < pack.pairs; p += lanes()) {
     float_vector c = load(base.cos + p), s = load(base.sin + p);
-    if (step.row) turn_further(c, s, step.cos(p), step.sin(p));
+    if (step.row) {
+      float_vector step_c = step.cos(p), step_s = step.sin(p);
+      turn_pair(step_c, step_s, c, s);
+      c = step_c, s = step_s;
+    }
     float_vector a, b;
     load_pairs(slice, turns.layout, pack.pairs, p, a, b);
-    store(hn::MulSub(a, c, hn::Mul(b, s)), to + p);
-    store(hn::MulAdd(a, s, hn::Mul(b, c)), to + pack.second + p);
+    turn_pair(a, b, c, s);
+    store(a, to + p);
+    store(b, to + pack.second + p);
   }
   const index_t behind = turns.offset + turns.width;
   copy_channels(row, turns.offset, to + pack.before);

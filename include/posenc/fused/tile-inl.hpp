@@ -40,7 +40,7 @@ class block_fetch {
   /// `heads` rows of `channels`, from `first_head` on, for each token in `tokens`.
   HWY_INLINE block_fetch(const tensor& of, row_range tokens, index_t first_head, index_t heads,
                          index_t channels) {
-    const index_t size = of.type == storage::float32 ? 4 : 2;
+    const index_t size = bytes_of(of.type);
     row_ = static_cast<const char*>(of.data) +
            (tokens.begin * of.token_stride + first_head * of.head_stride) * size;
     token_stride_ = of.token_stride * size;

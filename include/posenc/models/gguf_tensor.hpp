@@ -55,6 +55,23 @@ inline void dequantise_q4_1(const std::byte* block, float* to) noexcept {
   }
 }
 
+/// What reads one block of a ggml type; null for a type that is not read.
+[[nodiscard]] inline auto dequantiser_of(std::uint32_t type) noexcept
+    -> void (*)(const std::byte* block, float* to) noexcept {
+  switch (type) {
+    case 0:
+      return dequantise_f32;
+    case 1:
+      return dequantise_f16;
+    case 3:
+      return dequantise_q4_1;
+    case 8:
+      return dequantise_q8_0;
+    default:
+      return nullptr;
+  }
+}
+
 }  // namespace detail
 
 /// A tensor as a matrix: the first extent counts the columns, the product of the others the rows.
@@ -62,24 +79,10 @@ inline void dequantise_q4_1(const std::byte* block, float* to) noexcept {
 [[nodiscard]] inline row_major_matrix<float> read_tensor_matrix(const std::filesystem::path& path,
                                                                 const gguf_tensor& tensor) {
   const auto block = ggml_block_of(tensor.type);
-  void (*dequantise)(const std::byte*, float*) noexcept = nullptr;
-  switch (tensor.type) {
-    case 0:
-      dequantise = detail::dequantise_f32;
-      break;
-    case 1:
-      dequantise = detail::dequantise_f16;
-      break;
-    case 3:
-      dequantise = detail::dequantise_q4_1;
-      break;
-    case 8:
-      dequantise = detail::dequantise_q8_0;
-      break;
-    default:
-      detail::fail<format_error>("GGUF: tensor ", tensor.name, " has type ", block ? block->name : "unknown",
-                                 "; read as numbers are F32, F16, Q8_0 and Q4_1");
-  }
+  const auto dequantise = detail::dequantiser_of(tensor.type);
+  if (!dequantise)
+    detail::fail<format_error>("GGUF: tensor ", tensor.name, " has type ", block ? block->name : "unknown",
+                               "; read as numbers are F32, F16, Q8_0 and Q4_1");
   const std::vector<std::byte> bytes = read_tensor_bytes(path, tensor);
   const auto columns = static_cast<index_t>(tensor.extents.empty() ? 1 : tensor.extents.front());
   row_major_matrix<float> values(columns > 0 ? static_cast<index_t>(tensor.elements) / columns : 0, columns);
