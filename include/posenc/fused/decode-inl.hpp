@@ -27,12 +27,11 @@ inline constexpr index_t decode_keys = 32;
 inline constexpr index_t decode_queries = 8, decode_rows = 32;
 /// Floats of keys and values of a block that may be on their way into the second-level cache.
 inline constexpr index_t decode_block_floats = index_t{128} * 1024;
-/// Requests for the next keys that go with the softmax of a row, where nothing else is read.
-inline constexpr index_t decode_requests = 8;
 /// Tasks wanted of one call, and the fewest keys that are worth a split.
 inline constexpr index_t decode_tasks = 32, decode_split = 1024;
-/// Rows whose products with a block of four keys stay in registers.
-inline constexpr index_t dot_rows = many_registers ? 4 : 2;
+/// Rows that a key or a vector of values meets at once, and the vectors of values that are added up together.
+inline constexpr index_t decode_group = 4;
+inline constexpr int value_vectors = many_registers ? 4 : 2;
 
 /// Rows of keys that some query of the call may see.
 HWY_INLINE row_range decode_range(const problem& call) {
@@ -85,139 +84,137 @@ HWY_INLINE task_plan plan_decode(const problem& call) {
   return plan;
 }
 
-/// Σ over the lanes of a, b, c and d, in that order, to `to`; a whole vector is written.
-HWY_INLINE void store_sums_of_lanes(float_vector a, float_vector b, float_vector c, float_vector d,
-                                    float* to) {
-#if HWY_TARGET == HWY_SCALAR
-  store(a, to), store(b, to + 1), store(c, to + 2), store(d, to + 3);
-#else
-  const float_tag tag;
-  const auto fold = [](float_vector low, float_vector high) HWY_ATTR {
-    return hn::Add(hn::ConcatEven(float_tag(), high, low), hn::ConcatOdd(float_tag(), high, low));
-  };
-  float_vector sums = fold(fold(a, b), fold(c, d));
-  for (std::size_t left = hn::Lanes(tag) / 4; left > 1; left /= 2) sums = fold(sums, sums);
-  store(sums, to);
-#endif
+/// Sums of neighbouring lanes, first those of `low`, then those of `high`.
+HWY_INLINE float_vector fold(float_vector low, float_vector high) {
+  float_vector even, odd;
+  split_neighbours(low, high, even, odd);
+  return hn::Add(even, odd);
 }
 
-/// scores[r][0…3] = q_r · k_0…3 for a group of packed queries (decode_task::turned_row) and keys as they lie
-/// in memory, turned by rows `step` … step+3 of the table. Whole vectors first: no branch is left in the
-/// loops, and every sum stays in a register.
+/// Floats that dot_keys leaves per key: four rows' sums in part, lanes()/4 of each.
+HWY_INLINE index_t sums_stride() { return (std::max)(lanes(), decode_group); }
+
+/// q_r · k_t, r < Rows, for `count` keys as they lie in memory, turned by rows 0, 1, … of the table, and packed
+/// queries (decode_task::turned_row), into `sums`. One key after the other, in the order of memory; what lies
+/// `ahead` bytes behind is asked for meanwhile. Whole vectors first: no branch is left in the loops, and every
+/// sum stays in a register.
 template <int Rows, pairing Layout, class T>
-HWY_NOINLINE void dot_four_keys(const key_loader& keys, const T* const* key, index_t step, const float* q,
-                                float* scores, index_t scores_stride, block_fetch& ahead) {
+HWY_NOINLINE void dot_keys(const key_loader& keys, const T* key, index_t count, const float* q, float* sums,
+                           index_t ahead) {
+  static_assert(Rows >= 1 && Rows <= decode_group);
   const float_tag d;
   const packed_head pack = keys.pack;
   const index_t width = lanes(), pairs = pack.pairs, whole_pairs = pairs / width * width;
   const index_t offset = pairs > 0 ? keys.turns->offset : 0, behind = offset + 2 * pairs;
-  const step_angles first_step = keys.step(step);
-  const T *const key0 = key[0], *const key1 = key[1], *const key2 = key[2], *const key3 = key[3];
-  const float *const q_first = q, *const q_second = q + pack.second * dot_rows;
+  const index_t head_dim = keys.call.head_dim;
+  const index_t token_stride = keys.call.k.token_stride, stride = sums_stride();
+  const float* const q_second = q + pack.second * decode_group;
   const float_vector zero = hn::Zero(d);
-  block_fetch fetch = ahead;
 
-#define POSENC_FOR_EACH_ROW(DO, k) DO(k, 0) DO(k, 1) DO(k, 2) DO(k, 3)
-#define POSENC_FOR_EACH_KEY(DO) DO(0) DO(1) DO(2) DO(3)
-#define POSENC_START(k) float_vector s##k##0 = zero, s##k##1 = zero, s##k##2 = zero, s##k##3 = zero;
-#define POSENC_ADD_PAIR(k, r)                                                    \
-  if constexpr (Rows > r) {                                                      \
-    s##k##r = hn::MulAdd(a, load(q_first + p * dot_rows + r * width), s##k##r);  \
-    s##k##r = hn::MulAdd(b, load(q_second + p * dot_rows + r * width), s##k##r); \
+#define POSENC_FOR_EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3)
+#define POSENC_ADD_PAIR(r)                                                         \
+  if constexpr (Rows > r) {                                                        \
+    s##r = hn::MulAdd(a, load(q + p * decode_group + r * width), s##r);            \
+    s##r = hn::MulAdd(b, load(q_second + p * decode_group + r * width), s##r);     \
   }
-#define POSENC_TURN(k)                                   \
-  {                                                      \
-    const step_angles at = first_step.later_in_group(k); \
-    turn_pair(a, b, at.cos(p), at.sin(p));               \
-    POSENC_FOR_EACH_ROW(POSENC_ADD_PAIR, k)              \
-    fetch.next(), fetch.next();                          \
-  }
-#define POSENC_TURN_WHOLE(k)                                   \
-  {                                                            \
-    float_vector a, b;                                         \
-    load_whole_pairs<Layout>(key##k + offset, pairs, p, a, b); \
-    POSENC_TURN(k)                                             \
-  }
-#define POSENC_TURN_PART(k)                              \
-  {                                                      \
-    float_vector a, b;                                   \
-    load_pairs(key##k + offset, Layout, pairs, p, a, b); \
-    POSENC_TURN(k)                                       \
-  }
-#define POSENC_ADD_REST(k, r) \
-  if constexpr (Rows > r) s##k##r = hn::MulAdd(x, load(q + (to + c) * dot_rows + r * width), s##k##r);
-#define POSENC_REST_WHOLE(k)                        \
-  {                                                 \
-    const float_vector x = load(key##k + from + c); \
-    POSENC_FOR_EACH_ROW(POSENC_ADD_REST, k)         \
-    fetch.next();                                   \
-  }
-#define POSENC_REST_PART(k)                                          \
-  {                                                                  \
-    const float_vector x = load_first(key##k + from + c, count - c); \
-    POSENC_FOR_EACH_ROW(POSENC_ADD_REST, k)                          \
-  }
-#define POSENC_FINISH(r) \
-  if constexpr (Rows > r) store_sums_of_lanes(s0##r, s1##r, s2##r, s3##r, scores + r * scores_stride);
+#define POSENC_ADD_REST(r) \
+  if constexpr (Rows > r) s##r = hn::MulAdd(x, load(q_row + c * decode_group + r * width), s##r);
 
-  POSENC_FOR_EACH_KEY(POSENC_START)
-  for (index_t p = 0; p < whole_pairs; p += width) {
-    POSENC_FOR_EACH_KEY(POSENC_TURN_WHOLE)
+// `channels` channels from `from` on that do not turn.
+#define POSENC_DO_NOT_TURN(from, to, channels)                          \
+  {                                                                     \
+    const T* const row = key + (from);                                  \
+    const float* const q_row = q + (to)*decode_group;                   \
+    const index_t whole = (channels) / width * width;                   \
+    for (index_t c = 0; c < whole; c += width) {                        \
+      const float_vector x = load(row + c);                             \
+      POSENC_FOR_EACH_ROW(POSENC_ADD_REST)                              \
+      fetch_ahead(row, c, ahead);                                       \
+    }                                                                   \
+    if (const index_t c = whole; c < (channels)) {                      \
+      const float_vector x = load_first(row + c, (channels)-c);         \
+      POSENC_FOR_EACH_ROW(POSENC_ADD_REST)                              \
+    }                                                                   \
   }
-  if (const index_t p = whole_pairs; p < pairs) {
-    POSENC_FOR_EACH_KEY(POSENC_TURN_PART)
-  }
-  // The channels that do not turn: those before the rotary slice, then those behind it.
-  for (int side = 0; side < 2; ++side) {
-    const index_t from = side == 0 ? 0 : behind, to = side == 0 ? pack.before : pack.behind;
-    const index_t count = side == 0 ? offset : keys.call.head_dim - behind, whole = count / width * width;
-    for (index_t c = 0; c < whole; c += width) {
-      POSENC_FOR_EACH_KEY(POSENC_REST_WHOLE)
+
+  for (index_t t = 0; t < count; ++t, key += token_stride, sums += stride) {
+    const step_angles step = keys.step(t);
+    const T* const slice = key + offset;
+    float_vector s0 = zero, s1 = zero, s2 = zero, s3 = zero, a, b;
+    for (index_t p = 0; p < whole_pairs; p += width) {
+      load_whole_pairs<Layout>(slice, pairs, p, a, b);
+      float_vector cosine = step.cos(p), sine = step.sin(p);
+      keep_in_register(a), keep_in_register(b), keep_in_register(cosine), keep_in_register(sine);
+      turn_pair(a, b, cosine, sine);
+      POSENC_FOR_EACH_ROW(POSENC_ADD_PAIR)
+      fetch_ahead(slice, Layout == pairing::half_split ? p : 2 * p, ahead);
+      fetch_ahead(slice, Layout == pairing::half_split ? pairs + p : 2 * p + width, ahead);
     }
-    if (const index_t c = whole; c < count) {
-      POSENC_FOR_EACH_KEY(POSENC_REST_PART)
+    if (const index_t p = whole_pairs; p < pairs) {
+      load_pairs(slice, Layout, pairs, p, a, b);
+      turn_pair(a, b, step.cos(p), step.sin(p));
+      POSENC_FOR_EACH_ROW(POSENC_ADD_PAIR)
     }
+    if (offset > 0) POSENC_DO_NOT_TURN(0, pack.before, offset)
+    if (behind < head_dim) POSENC_DO_NOT_TURN(behind, pack.behind, head_dim - behind)
+#if HWY_TARGET == HWY_SCALAR
+    store(s0, sums), store(s1, sums + 1), store(s2, sums + 2), store(s3, sums + 3);
+#else
+    store(fold(fold(s0, s1), fold(s2, s3)), sums);
+#endif
   }
-  ahead = fetch;
-  POSENC_FINISH(0) POSENC_FINISH(1) POSENC_FINISH(2) POSENC_FINISH(3)
 
-#undef POSENC_FINISH
-#undef POSENC_REST_PART
-#undef POSENC_REST_WHOLE
+#undef POSENC_DO_NOT_TURN
 #undef POSENC_ADD_REST
-#undef POSENC_TURN_PART
-#undef POSENC_TURN_WHOLE
-#undef POSENC_TURN
 #undef POSENC_ADD_PAIR
-#undef POSENC_START
-#undef POSENC_FOR_EACH_KEY
 #undef POSENC_FOR_EACH_ROW
 }
 
-/// dot_four_keys for any number of rows, group after group.
+/// dot_keys for a number of rows known at run time.
 template <pairing Layout, class T>
-HWY_INLINE void dot_rows_of(const key_loader& keys, const T* const* key, index_t step, index_t rows,
-                            const float* q, index_t q_stride, float* scores, index_t scores_stride,
-                            block_fetch& ahead) {
-  block_fetch nothing;
-  for (index_t r = 0; r < rows; r += dot_rows) {
-    // The first rows read the keys from the second level, the others find them in the first.
-    block_fetch& fetch = r == 0 ? ahead : nothing;
-    const float* const from = q + r * q_stride;
-    float* const to = scores + r * scores_stride;
-    const index_t count = (std::min)(rows - r, dot_rows);
-    if (count == 1) dot_four_keys<1, Layout>(keys, key, step, from, to, scores_stride, fetch);
-    if (count == 2) dot_four_keys<2, Layout>(keys, key, step, from, to, scores_stride, fetch);
-    if constexpr (dot_rows > 2) {
-      if (count == 3) dot_four_keys<3, Layout>(keys, key, step, from, to, scores_stride, fetch);
-      if (count == 4) dot_four_keys<4, Layout>(keys, key, step, from, to, scores_stride, fetch);
-    }
+HWY_INLINE void dot_rows(index_t rows, const key_loader& keys, const T* key, index_t count, const float* q,
+                         float* sums, index_t ahead) {
+  if (rows == 1) return dot_keys<1, Layout>(keys, key, count, q, sums, ahead);
+  if (rows == 2) return dot_keys<2, Layout>(keys, key, count, q, sums, ahead);
+  if (rows == 3) return dot_keys<3, Layout>(keys, key, count, q, sums, ahead);
+  return dot_keys<4, Layout>(keys, key, count, q, sums, ahead);
+}
+
+/// The scores of `rows` rows and `count` keys from what dot_keys left in `sums`, which is used up: all parts of a
+/// sum are added, then the rows, which lie side by side for each key, are taken apart.
+inline HWY_NOINLINE void collect_scores(float* sums, index_t count, index_t rows, float* scores,
+                                        index_t scores_stride) {
+  const index_t width = lanes();
+  index_t vectors = round_up(count, (std::max)(width, index_t{1}));
+  std::fill_n(sums + count * sums_stride(), (vectors - count) * sums_stride(), 0.0f);
+#if HWY_TARGET == HWY_SCALAR
+  for (index_t t = 0; t < vectors; ++t)
+    for (index_t r = 0; r < rows; ++r) scores[r * scores_stride + t] = sums[t * decode_group + r];
+#else
+  for (index_t parts = width / decode_group; parts > 1; parts /= 2) {
+    vectors /= 2;
+    for (index_t n = 0; n < vectors; ++n)
+      store(fold(load(sums + 2 * n * width), load(sums + (2 * n + 1) * width)), sums + n * width);
   }
+  for (index_t n = 0; n < vectors; n += decode_group) {
+    const float* const four = sums + n * width;
+    float_vector even0, odd0, even1, odd1, row0, row1, row2, row3;
+    split_neighbours(load(four), load(four + width), even0, odd0);
+    split_neighbours(load(four + 2 * width), load(four + 3 * width), even1, odd1);
+    split_neighbours(even0, even1, row0, row2);
+    split_neighbours(odd0, odd1, row1, row3);
+    float* const to = scores + n / decode_group * width;
+    store(row0, to);
+    if (rows > 1) store(row1, to + scores_stride);
+    if (rows > 2) store(row2, to + 2 * scores_stride);
+    if (rows > 3) store(row3, to + 3 * scores_stride);
+  }
+#endif
 }
 
 /// The scratch of one decode task.
 struct decode_scratch {
-  float *queries, *turned, *scores, *output, *tail, *largest, *total, *keep;
+  float *queries, *turned, *sums, *scores, *output, *tail, *largest, *total, *keep;
   std::uint64_t* phases;
   index_t output_stride = 0, score_stride = 0, floats = 0;
 
@@ -232,8 +229,9 @@ struct decode_scratch {
     score_stride = decode_keys + 2 * lanes();
     phases = reinterpret_cast<std::uint64_t*>(take(2 * decode_queries * (pack.second + lanes())));
     queries = take(rows * (pack.stride + lanes()));
-    turned = take(decode_kv_heads(call) * round_up(plan.heads_per_task * call.query_tokens, dot_rows) *
+    turned = take(decode_kv_heads(call) * round_up(plan.heads_per_task * call.query_tokens, decode_group) *
                   (pack.stride + lanes()));
+    sums = take(round_up(decode_keys, lanes()) * sums_stride());
     scores = take(rows * score_stride);
     output = take(rows * output_stride);
     tail = take(decode_keys * lanes());
@@ -265,15 +263,15 @@ struct decode_task {
 
   [[nodiscard]] index_t rows() const { return heads.rows(call); }
   [[nodiscard]] index_t query_stride() const { return loader.pack.stride + lanes(); }
-  /// Where the turned queries of a KV head begin: groups of dot_rows rows, in a group vector c of all rows side
+  /// Where the turned queries of a KV head begin: groups of decode_group rows, in a group vector c of all rows side
   /// by side, so that one pointer leads through a group.
   [[nodiscard]] float* turned_rows_of_kv(index_t kv) const {
-    return scratch.turned + kv * round_up(heads.rows_of_kv(call), dot_rows) * query_stride();
+    return scratch.turned + kv * round_up(heads.rows_of_kv(call), decode_group) * query_stride();
   }
-  /// Where a row's turned query begins; channel c (a whole number of vectors) lies c·dot_rows farther.
+  /// Where a row's turned query begins; channel c (a whole number of vectors) lies c·decode_group farther.
   [[nodiscard]] float* turned_row(index_t row) const {
     const index_t kv = row / heads.rows_of_kv(call), r = row % heads.rows_of_kv(call);
-    return turned_rows_of_kv(kv) + r / dot_rows * dot_rows * query_stride() + r % dot_rows * lanes();
+    return turned_rows_of_kv(kv) + r / decode_group * decode_group * query_stride() + r % decode_group * lanes();
   }
   [[nodiscard]] index_t phase_stride() const { return loader.pack.second + lanes(); }
   [[nodiscard]] bool is_token(index_t query) const {
@@ -285,7 +283,7 @@ struct decode_task {
   HWY_NOINLINE void pack_queries() const {
     pair_angles angles;
     std::fill_n(scratch.queries, rows() * query_stride(), 0.0f);
-    std::fill_n(scratch.turned, heads.kv_count * round_up(heads.rows_of_kv(call), dot_rows) * query_stride(),
+    std::fill_n(scratch.turned, heads.kv_count * round_up(heads.rows_of_kv(call), decode_group) * query_stride(),
                 0.0f);
     for (index_t i = call.valid_queries.begin; i < call.valid_queries.end; ++i) {
       const position here = call.queries[i];
@@ -307,7 +305,7 @@ struct decode_task {
         std::copy_n(packed, loader.pack.steps, scratch.queries + row * query_stride());
         float* const turned = turned_row(row);
         for (index_t c = 0; c < loader.pack.steps; c += lanes())
-          store(load(packed + c), turned + c * dot_rows);
+          store(load(packed + c), turned + c * decode_group);
       }
     }
   }
@@ -339,8 +337,8 @@ struct decode_task {
         for (index_t p = 0; p < pairs; p += lanes()) {
           float_vector a = load(from + p), b = load(from + loader.pack.second + p);
           turn_pair(a, b, load(angles.cos + p), load(angles.sin + p));
-          store(a, to + p * dot_rows);
-          store(b, to + (loader.pack.second + p) * dot_rows);
+          store(a, to + p * decode_group);
+          store(b, to + (loader.pack.second + p) * decode_group);
         }
       }
     }
@@ -407,76 +405,71 @@ struct decode_task {
     scratch.largest[row] = hn::GetLane(largest);
   }
 
-  /// O ← keep·O + weights·V of one KV head over columns [c, c + vectors·lanes) of the block at `first`. Where
-  /// some query does not see some key, each row meets its own keys alone: a weight of zero does not undo a value
-  /// that is no number.
-  template <class T, class Fetch>
-  HWY_INLINE void add_values(const T* values, index_t stride, index_t block, index_t count, bool all_seen,
-                             index_t kv, index_t c, index_t vectors, Fetch& ahead) const {
-    const index_t begin = kv * heads.rows_of_kv(call), end = begin + heads.rows_of_kv(call);
-    const auto some_rows = [&](index_t r, index_t most, row_range seen, auto& fetch) HWY_ATTR {
-      const product_shape shape{seen.end - seen.begin, scratch.score_stride, 1, stride,
-                                scratch.output_stride};
-      product((std::min)(end - r, most), vectors, shape,
-              scratch.scores + r * scratch.score_stride + seen.begin, values + seen.begin * stride,
-              scratch.keep + r, scratch.output + r * scratch.output_stride + c, fetch);
-    };
-    no_fetch nothing;
-    if (!all_seen) {
-      for (index_t r = begin; r < end; ++r)
-        some_rows(r, 1, seen_by(r % call.query_tokens, block, count), nothing);
-      return;
+  /// Scores of the rows of one KV head and `count` keys of the block that begins at `key`.
+  template <pairing Layout, class T>
+  HWY_INLINE void score(const T* key, index_t count, index_t kv, index_t ahead) const {
+    const index_t rows_of_kv = heads.rows_of_kv(call);
+    for (index_t r = 0; r < rows_of_kv; r += decode_group) {
+      const index_t rows = (std::min)(rows_of_kv - r, decode_group);
+      dot_rows<Layout>(rows, loader, key, count, turned_row(kv * rows_of_kv + r), scratch.sums, ahead);
+      collect_scores(scratch.sums, count, rows,
+                     scratch.scores + (kv * rows_of_kv + r) * scratch.score_stride, scratch.score_stride);
     }
-    some_rows(begin, block_rows, {0, count}, ahead);
-    for (index_t r = begin + block_rows; r < end; r += block_rows)
-      some_rows(r, block_rows, {0, count}, nothing);
   }
 
-  /// All blocks of the split. While keys are multiplied the values of the
-  /// block are asked for, and while values are added up the next keys are.
+  /// O ← keep·O + weights·V of one KV head over Vectors vectors of columns from c on, of the block at `block`.
+  /// Where some query does not see some key, each row meets its own keys alone: a weight of zero does not undo a
+  /// value that is no number.
+  template <int Vectors, class T>
+  HWY_INLINE void add_values(const T* values, index_t stride, index_t block, index_t count, bool all_seen,
+                             index_t kv, index_t c, index_t ahead) const {
+    const index_t begin = kv * heads.rows_of_kv(call), end = begin + heads.rows_of_kv(call);
+    const index_t most = all_seen ? decode_group : 1;
+    for (index_t r = begin; r < end; r += most) {
+      const row_range seen = all_seen ? row_range{0, count} : seen_by(r % call.query_tokens, block, count);
+      const product_shape shape{seen.end - seen.begin, scratch.score_stride, 1, stride, scratch.output_stride,
+                                ahead};
+      rows_product<decode_group, Vectors, true>((std::min)(end - r, most), shape,
+                                                scratch.scores + r * scratch.score_stride + seen.begin,
+                                                values + seen.begin * stride, scratch.keep + r,
+                                                scratch.output + r * scratch.output_stride + c);
+    }
+  }
+
+  /// All columns of one KV head.
+  template <class T>
+  HWY_INLINE void add_values(const T* values, index_t block, index_t count, bool all_seen, index_t kv,
+                             index_t ahead) const {
+    const index_t width = lanes(), stride = call.v.token_stride, whole = call.value_dim / width * width;
+    index_t c = 0;
+    for (; c + value_vectors * width <= whole; c += value_vectors * width)
+      add_values<value_vectors>(values + c, stride, block, count, all_seen, kv, c, ahead);
+    for (; c + width <= whole; c += width)
+      add_values<1>(values + c, stride, block, count, all_seen, kv, c, ahead);
+    if (whole == call.value_dim) return;
+    for (index_t t = 0; t < count; ++t)
+      store(load_first(values + t * stride + whole, call.value_dim - whole), scratch.tail + t * width);
+    add_values<1>(static_cast<const float*>(scratch.tail), width, block, count, all_seen, kv, whole, 0);
+  }
+
+  /// All blocks of the split. While a block is multiplied the same place of the next one is asked for: requests
+  /// then come as evenly as they can be answered.
   template <pairing Layout, class T>
   HWY_NOINLINE void walk(const T* k, const T* v) const {
-    const index_t width = lanes(), whole = call.value_dim / width * width,
-                  rows_of_kv = heads.rows_of_kv(call);
     for (index_t first = keys.begin; first < keys.end; first += decode_keys) {
       const index_t count = (std::min)(decode_keys, keys.end - first);
-      block_fetch values_ahead(call.v, {first, first + count}, heads.first_kv, heads.kv_count,
-                               call.value_dim);
+      const index_t ahead =
+          first + decode_keys < call.valid_keys.end ? decode_keys * static_cast<index_t>(sizeof(T)) : 0;
+      const T* const key = k + first * call.k.token_stride;
+      const T* const value = v + first * call.v.token_stride;
       if (loader.turns) turn_queries(first);
-      for (index_t t = 0; t < count; t += 4) {
-        for (index_t kv = 0; kv < heads.kv_count; ++kv) {
-          const T* four[4];
-          for (index_t n = 0; n < 4; ++n)
-            four[n] =
-                k + (first + (std::min)(t + n, count - 1)) * call.k.token_stride + kv * call.k.head_stride;
-          const index_t row = kv * rows_of_kv;
-          dot_rows_of<Layout>(loader, four, t, rows_of_kv, turned_rows_of_kv(kv), query_stride(),
-                              scratch.scores + row * scratch.score_stride + t, scratch.score_stride,
-                              values_ahead);
-        }
-      }
-      values_ahead.rest();
-      const row_range next{first + count, (std::min)(first + count + decode_keys, keys.end)};
-      block_fetch keys_ahead(call.k, next, heads.first_kv, heads.kv_count, call.head_dim);
-      for (index_t r = 0; r < rows(); ++r) {
-        weigh(r, first, count);
-        keys_ahead.some(decode_requests);
-      }
+      for (index_t kv = 0; kv < heads.kv_count; ++kv)
+        score<Layout>(key + kv * call.k.head_stride, count, kv, ahead * call.k.token_stride);
+      for (index_t r = 0; r < rows(); ++r) weigh(r, first, count);
       const bool all_seen = all_see(first, count);
-      for (index_t kv = 0; kv < heads.kv_count; ++kv) {
-        const T* const values = v + first * call.v.token_stride + kv * call.v.head_stride;
-        for (index_t c = 0; c < whole; c += 2 * width)
-          add_values(values + c, call.v.token_stride, first, count, all_seen, kv, c,
-                     whole - c > width ? 2 : 1, keys_ahead);
-        if (whole < call.value_dim) {
-          for (index_t t = 0; t < count; ++t)
-            store(load_first(values + t * call.v.token_stride + whole, call.value_dim - whole),
-                  scratch.tail + t * width);
-          add_values(static_cast<const float*>(scratch.tail), width, first, count, all_seen, kv, whole, 1,
-                     keys_ahead);
-        }
-      }
-      keys_ahead.rest();
+      for (index_t kv = 0; kv < heads.kv_count; ++kv)
+        add_values(value + kv * call.v.head_stride, first, count, all_seen, kv,
+                   ahead * call.v.token_stride);
     }
   }
 

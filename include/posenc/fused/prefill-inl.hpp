@@ -198,28 +198,33 @@ struct prefill_task {
     return {(std::max)(begin, tokens.begin), (std::min)(begin + panel_width(), tokens.end)};
   }
 
+  HWY_INLINE void fetch_query(index_t row, index_t head) const {
+    with_row(call.q, row, head, [&]<class T>(const T* from) {
+      const auto size = static_cast<index_t>(sizeof(T));
+      for (index_t byte = 0; byte < call.head_dim * size; byte += line_bytes) fetch_ahead(from, byte);
+    });
+  }
+
   HWY_NOINLINE void pack_queries() const {
+    constexpr index_t rows_ahead = 4;
     const index_t width = panel_width(), stride = loader.pack.stride, steps = loader.pack.steps;
     std::fill_n(scratch.queries, heads * panels * width * steps, 0.0f);
     std::fill_n(scratch.largest, heads * panels * width, lowest_score);
     std::fill_n(scratch.total, heads * panels * width, 0.0f);
-    block_fetch rows_ahead(call.q, {first_row + tokens.begin, first_row + tokens.end}, first_head, heads,
-                           call.head_dim);
-    const index_t row_steps = rows_ahead.steps() / (tokens.end - tokens.begin) + 1;
-    rows_ahead.some(4 * row_steps);
     query_angles angles(call, loader, growth_origin);
     // As many rows as a vector has lanes are packed, then turned into columns.
     for (index_t group = tokens.begin / lanes() * lanes(); group < tokens.end; group += lanes()) {
       const row_range here{(std::max)(group, tokens.begin), (std::min)(group + lanes(), tokens.end)};
       if (here.end - here.begin < lanes()) std::fill_n(scratch.rows, heads * lanes() * stride, 0.0f);
       for (index_t r = here.begin; r < here.end; ++r) {
-        rows_ahead.some(row_steps);
         const position at = call.queries[first_row + r];
         if (call.turns) angles.move_to(first_row + r, first_row + tokens.end);
         const float factor = query_factor(call, at);
-        for (index_t h = 0; h < heads; ++h)
+        for (index_t h = 0; h < heads; ++h) {
+          if (r + rows_ahead < tokens.end) fetch_query(first_row + r + rows_ahead, first_head + h);
           load_query(call, loader, first_row + r, first_head + h, angles.here, factor,
                      scratch.rows + (h * lanes() + r - group) * stride);
+        }
       }
       for (index_t h = 0; h < heads; ++h)
         for (index_t c = 0; c < steps; c += lanes())
@@ -237,7 +242,7 @@ struct prefill_task {
     const product_shape score_product{loader.pack.steps, loader.pack.stride, 1, width, width};
     const float* const queries = scratch.queries + at * loader.pack.steps;
     for (index_t t = 0; t < keys; t += block_rows)
-      product((std::min)(keys - t, block_rows), 2, score_product,
+      product((std::min)(keys - t, block_rows), score_product,
               scratch.keys + (seen.begin + t) * loader.pack.stride, queries, nullptr,
               scratch.scores + t * width);
 
@@ -287,7 +292,7 @@ struct prefill_task {
     for (index_t c = 0; c < scratch.output_stride; c += width) {
       const float* const values = scratch.values + c * prefill_keys + keys.begin * width;
       for (index_t r = 0; r < queries; r += block_rows)
-        product((std::min)(queries - r, block_rows), 2, shape, scratch.scores + r, values, scratch.keep + r,
+        product((std::min)(queries - r, block_rows), shape, scratch.scores + r, values, scratch.keep + r,
                 output + r * scratch.output_stride + c);
     }
   }
@@ -312,27 +317,15 @@ struct prefill_task {
   HWY_NOINLINE void write_rows() const {
     constexpr index_t rows_ahead = 8;
     for (index_t r = 0; r < rows; ++r) {
-      if (r + rows_ahead < rows) expect_writing(first_row + r + rows_ahead);
       for (index_t h = 0; h < heads; ++h) {
         const index_t head = first_head + h, row = first_row + r;
+        if (r + rows_ahead < rows)
+          fetch_to_write(call.out.row(row + rows_ahead, head), call.value_dim * bytes_of(call.out.type));
         const index_t at = column(h, r / panel_width()) + r % panel_width();
         finish_row(call, head, row, r >= tokens.begin && r < tokens.end, scratch.largest[at],
                    scratch.total[at], scratch.output + at * scratch.output_stride);
       }
     }
-  }
-
-  /// Asks for the lines of an output row before it is written.
-  HWY_INLINE void expect_writing(index_t row) const {
-#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
-    for (index_t h = 0; h < heads; ++h) {
-      const char* const to = call.out.row(row, first_head + h);
-      const index_t bytes = call.value_dim * bytes_of(call.out.type);
-      for (index_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(to + byte, 1);
-    }
-#else
-    static_cast<void>(row);
-#endif
   }
 
   /// The first tile of keys at or behind `first` that some query sees; the end if there is none.

@@ -34,104 +34,99 @@ struct product_shape {
   index_t a_step;  ///< along the common dimension of A
   index_t b_step;  ///< along the common dimension of B; its columns are contiguous
   index_t c_row;
-};
-
-/// Where nothing needs to be fetched ahead: what a product streams is in the caches already.
-struct no_fetch {
-  HWY_INLINE void next() const {}
+  index_t b_ahead = 0;  ///< bytes from a vector of B to the one that will be wanted soon
 };
 
 /// C[r][x] = keep[r]·C[r][x] + Σ_t A[r][t]·B[t][x], r < Rows, x < Vectors·lanes. Without `keep`, C is only
-/// written. `ahead` is told of every vector of B. Named accumulators rather than arrays: scalable vectors (SVE) cannot be array elements.
-template <int Rows, int Vectors, class B, class Fetch>
+/// written. With `Fetch`, what lies b_ahead bytes behind each vector of B is asked for. Named accumulators rather
+/// than arrays: scalable vectors (SVE) cannot be array elements.
+template <int Rows, int Vectors, bool Fetch, class B>
 HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RESTRICT a,
                                 const B* HWY_RESTRICT b, const float* HWY_RESTRICT keep,
-                                float* HWY_RESTRICT c, Fetch& ahead) {
-  static_assert(Rows >= 1 && Rows <= 8 && Vectors >= 1 && Vectors <= 2);
+                                float* HWY_RESTRICT c) {
+  static_assert(Rows >= 1 && Rows <= 8 && (Vectors <= 2 || Vectors == 4) && Rows * Vectors <= 16);
   const float_tag d;
   const index_t width = lanes(), a_row = shape.a_row, c_row = shape.c_row;
   const float_vector zero = hn::Zero(d);
-  Fetch fetch = ahead;
 
 #define POSENC_FOR_EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
-#define POSENC_START(r) float_vector c##r##0 = zero, c##r##1 = zero;
+#define POSENC_START(r) float_vector c##r##0 = zero, c##r##1 = zero, c##r##2 = zero, c##r##3 = zero;
+#define POSENC_LOAD(n)                                          \
+  float_vector b##n = zero;                                     \
+  if constexpr (Vectors > n) {                                  \
+    b##n = load(b + n * width);                                 \
+    if constexpr (Fetch) fetch_ahead(b, n * width, shape.b_ahead); \
+  }
 #define POSENC_ADD(r)                                                     \
   if constexpr (Rows > r) {                                               \
     const float_vector factor = hn::Set(d, a[r * a_row]);                 \
     c##r##0 = hn::MulAdd(factor, b0, c##r##0);                            \
     if constexpr (Vectors > 1) c##r##1 = hn::MulAdd(factor, b1, c##r##1); \
+    if constexpr (Vectors > 2) c##r##2 = hn::MulAdd(factor, b2, c##r##2); \
+    if constexpr (Vectors > 3) c##r##3 = hn::MulAdd(factor, b3, c##r##3); \
   }
 // What was there joins last: a long sum is then made of short ones, and loses fewer bits.
-#define POSENC_FINISH(r)                                                                             \
-  if constexpr (Rows > r) {                                                                          \
-    if (keep) {                                                                                      \
-      const float_vector factor = hn::Set(d, keep[r]);                                               \
-      c##r##0 = hn::MulAdd(factor, load(c + r * c_row), c##r##0);                                    \
-      if constexpr (Vectors > 1) c##r##1 = hn::MulAdd(factor, load(c + r * c_row + width), c##r##1); \
-    }                                                                                                \
-    store(c##r##0, c + r * c_row);                                                                   \
-    if constexpr (Vectors > 1) store(c##r##1, c + r * c_row + width);                                \
+#define POSENC_FINISH(r)                        \
+  if constexpr (Rows > r) {                     \
+    POSENC_FINISH_ONE(r, 0)                     \
+    POSENC_FINISH_ONE(r, 1)                     \
+    POSENC_FINISH_ONE(r, 2)                     \
+    POSENC_FINISH_ONE(r, 3)                     \
+  }
+#define POSENC_FINISH_ONE(r, n)                                                                        \
+  if constexpr (Vectors > n) {                                                                         \
+    float* const to = c + r * c_row + n * width;                                                       \
+    store(keep ? hn::MulAdd(hn::Set(d, keep[r]), load(to), c##r##n) : c##r##n, to);                     \
   }
 
   POSENC_FOR_EACH_ROW(POSENC_START)
   for (index_t step = 0; step < shape.steps; ++step) {
-    const float_vector b0 = load(b);
-    float_vector b1 = zero;
-    if constexpr (Vectors > 1) b1 = load(b + width);
+    POSENC_LOAD(0) POSENC_LOAD(1) POSENC_LOAD(2) POSENC_LOAD(3)
     POSENC_FOR_EACH_ROW(POSENC_ADD)
-    for (int n = 0; n < Vectors; ++n) fetch.next();
     a += shape.a_step;
     b += shape.b_step;
   }
   POSENC_FOR_EACH_ROW(POSENC_FINISH)
-  ahead = fetch;
 
+#undef POSENC_FINISH_ONE
 #undef POSENC_FINISH
 #undef POSENC_ADD
+#undef POSENC_LOAD
 #undef POSENC_START
 #undef POSENC_FOR_EACH_ROW
 }
 
-/// block_product with the number of rows known at run time, at most block_rows.
-template <int Vectors, class B, class Fetch>
+/// block_product with the number of rows known at run time, at most MostRows.
+template <index_t MostRows, int Vectors, bool Fetch, class B>
 HWY_INLINE void rows_product(index_t rows, const product_shape& shape, const float* a, const B* b,
-                             const float* keep, float* c, Fetch& ahead) {
+                             const float* keep, float* c) {
+  static_assert(MostRows >= 4);
   switch (rows) {
     case 1:
-      return block_product<1, Vectors>(shape, a, b, keep, c, ahead);
+      return block_product<1, Vectors, Fetch>(shape, a, b, keep, c);
     case 2:
-      return block_product<2, Vectors>(shape, a, b, keep, c, ahead);
+      return block_product<2, Vectors, Fetch>(shape, a, b, keep, c);
     case 3:
-      return block_product<3, Vectors>(shape, a, b, keep, c, ahead);
+      return block_product<3, Vectors, Fetch>(shape, a, b, keep, c);
     case 4:
-      return block_product<4, Vectors>(shape, a, b, keep, c, ahead);
-    case 5:
-      return block_product<5, Vectors>(shape, a, b, keep, c, ahead);
-    case 6:
-      return block_product<6, Vectors>(shape, a, b, keep, c, ahead);
+      return block_product<4, Vectors, Fetch>(shape, a, b, keep, c);
     default:
       break;
   }
-  if constexpr (block_rows > 6) {
-    if (rows == 7) return block_product<7, Vectors>(shape, a, b, keep, c, ahead);
-    if (rows == 8) return block_product<8, Vectors>(shape, a, b, keep, c, ahead);
+  if constexpr (MostRows > 4) {
+    if (rows == 5) return block_product<5, Vectors, Fetch>(shape, a, b, keep, c);
+    if (rows == 6) return block_product<6, Vectors, Fetch>(shape, a, b, keep, c);
+  }
+  if constexpr (MostRows > 6) {
+    if (rows == 7) return block_product<7, Vectors, Fetch>(shape, a, b, keep, c);
+    if (rows == 8) return block_product<8, Vectors, Fetch>(shape, a, b, keep, c);
   }
 }
 
-/// The same for one or two vectors of columns.
-template <class B, class Fetch>
-HWY_INLINE void product(index_t rows, index_t vectors, const product_shape& shape, const float* a, const B* b,
-                        const float* keep, float* c, Fetch& ahead) {
-  if (vectors == 1)
-    rows_product<1>(rows, shape, a, b, keep, c, ahead);
-  else
-    rows_product<2>(rows, shape, a, b, keep, c, ahead);
-}
-template <class B>
-HWY_INLINE void product(index_t rows, index_t vectors, const product_shape& shape, const float* a, const B* b,
+/// A block of at most block_rows rows and two vectors of columns: the shape of all products of the prefill.
+HWY_INLINE void product(index_t rows, const product_shape& shape, const float* a, const float* b,
                         const float* keep, float* c) {
-  no_fetch nothing;
-  product(rows, vectors, shape, a, b, keep, c, nothing);
+  rows_product<block_rows, 2, false>(rows, shape, a, b, keep, c);
 }
 
 }  // namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE

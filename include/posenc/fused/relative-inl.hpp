@@ -65,7 +65,7 @@ inline HWY_NOINLINE void multiply_relative_keys(const score_panel& panel, const 
   fill_relative_rows(panel, call.calls.relative_key, call.head_dim, scratch);
   const product_shape shape{call.head_dim, scratch.row_stride, 1, width, width};
   for (index_t o = 0; o < count; o += block_rows)
-    product((std::min)(count - o, block_rows), 2, shape, scratch.rows + o * scratch.row_stride, queries,
+    product((std::min)(count - o, block_rows), shape, scratch.rows + o * scratch.row_stride, queries,
             nullptr, scratch.by_offset + o * width);
   for (index_t t = 0; t < panel.keys; ++t)
     for (index_t x = 0; x < width; ++x)
@@ -86,7 +86,7 @@ inline HWY_NOINLINE void multiply_relative_values(const score_panel& panel, cons
   const product_shape shape{count, 1, width, scratch.row_stride, output_stride};
   for (index_t c = 0; c < call.value_dim; c += width)
     for (index_t x = 0; x < panel.queries; x += block_rows)
-      product((std::min)(panel.queries - x, block_rows), 2, shape, scratch.by_offset + x, scratch.rows + c,
+      product((std::min)(panel.queries - x, block_rows), shape, scratch.by_offset + x, scratch.rows + c,
               ones, output + x * output_stride + c);
 }
 

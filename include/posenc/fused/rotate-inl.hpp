@@ -81,33 +81,16 @@ inline HWY_NOINLINE void token_angles(const rotation& turns, position token, rot
   }
 }
 
-/// Keys whose angles lie side by side in the step table.
-inline constexpr index_t step_group = 4;
-
-/// Angles of one key inside a block, laid out for one pointer through a group of keys: the cosines of the
-/// first vector of pairs, their sines, the same of the next keys of the group, then the next vector of pairs.
+/// Angles of one key inside a block: the cosines of a vector of pairs, their sines, those of the next vector.
 struct step_angles {
   const float* row = nullptr;
-  [[nodiscard]] HWY_INLINE float_vector cos(index_t pair) const { return load(row + 2 * step_group * pair); }
-  [[nodiscard]] HWY_INLINE float_vector sin(index_t pair) const {
-    return load(row + 2 * step_group * pair + lanes());
-  }
-  /// Those of the key `keys` further on in the group.
-  [[nodiscard]] HWY_INLINE step_angles later_in_group(index_t keys) const {
-    return {row + 2 * keys * lanes()};
-  }
+  [[nodiscard]] HWY_INLINE float_vector cos(index_t pair) const { return load(row + 2 * pair); }
+  [[nodiscard]] HWY_INLINE float_vector sin(index_t pair) const { return load(row + 2 * pair + lanes()); }
 };
 
-/// Where the angles of key t lie in a table of `stride` floats per key.
-HWY_INLINE index_t step_place(index_t t, index_t stride) {
-  return t / step_group * step_group * stride + t % step_group * 2 * lanes();
-}
-
-HWY_INLINE void interleave_angles(const pair_angles& angles, index_t pairs, float* row) {
-  for (index_t p = 0; p < pairs; p += lanes()) {
-    store(load(angles.cos + p), row + 2 * step_group * p);
-    store(load(angles.sin + p), row + 2 * step_group * p + lanes());
-  }
+HWY_INLINE void store_step(index_t pair, float_vector cosine, float_vector sine, float* row) {
+  store(cosine, row + 2 * pair);
+  store(sine, row + 2 * pair + lanes());
 }
 
 /// (x, y) turned by the angle of that cosine and sine. The cosine and sine of an angle are such a pair too:
@@ -118,25 +101,24 @@ HWY_INLINE void turn_pair(float_vector& x, float_vector& y, float_vector cosine,
   x = turned;
 }
 
-/// R(t) for t = 0 … rows−1, growth of a key included; `rows` is a multiple of step_group. Made from
-/// R(16a)·R(b): two short runs of sines instead of one long one.
+/// R(t) for t = 0 … rows−1, growth of a key included, `stride` floats per key. Made from R(16a)·R(b): two short
+/// runs of sines instead of one long one.
 inline HWY_NOINLINE void fill_step_table(const rotation& turns, index_t rows, index_t stride, float* table) {
   constexpr index_t fine = 16;
   pair_angles angles;
   for (index_t t = 0; t < rows; t += t < fine ? 1 : fine) {
     token_angles(turns, t, rotation_side::key, 1.0f, 0, angles.cos, angles.sin);
-    interleave_angles(angles, turns.pairs(), table + step_place(t, stride));
+    for (index_t p = 0; p < turns.pairs(); p += lanes())
+      store_step(p, load(angles.cos + p), load(angles.sin + p), table + t * stride);
   }
   for (index_t t = fine; t < rows; ++t) {
     const index_t b = t % fine;
     if (b == 0) continue;
-    const step_angles begin{table + step_place(t - b, stride)}, rest{table + step_place(b, stride)};
-    float* const row = table + step_place(t, stride);
+    const step_angles begin{table + (t - b) * stride}, rest{table + b * stride};
     for (index_t p = 0; p < turns.pairs(); p += lanes()) {
       float_vector c = rest.cos(p), s = rest.sin(p);
       turn_pair(c, s, begin.cos(p), begin.sin(p));
-      store(c, row + 2 * step_group * p);
-      store(s, row + 2 * step_group * p + lanes());
+      store_step(p, c, s, table + t * stride);
     }
   }
 }

@@ -62,6 +62,46 @@ HWY_INLINE float_vector load_first(const T* from, index_t count) {
   return load(buffer);
 }
 
+/// Left alone, GCC reads an operand that is used twice from memory twice: where loads are the bottleneck, this
+/// keeps it in a register.
+HWY_INLINE void keep_in_register([[maybe_unused]] float_vector& value) {
+#if HWY_ARCH_X86 && HWY_COMPILER_GCC_ACTUAL && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+  asm("" : "+v"(value.raw));
+#endif
+}
+
+/// Bytes of a cache line.
+inline constexpr index_t line_bytes = 64;
+
+/// Asks the second-level cache for what lies `distance` bytes behind `from`. That need not be memory of ours:
+/// nothing is read.
+HWY_INLINE void fetch_ahead(const void* from, index_t distance) {
+#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
+  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(from) +
+                                                   static_cast<std::uintptr_t>(distance)),
+                     0, 2);
+#else
+  static_cast<void>(from), static_cast<void>(distance);
+#endif
+}
+
+/// Asks for every line of `bytes` bytes, to be written soon.
+HWY_INLINE void fetch_to_write(const char* from, index_t bytes) {
+#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
+  for (index_t byte = 0; byte < bytes; byte += line_bytes) __builtin_prefetch(from + byte, 1);
+#else
+  static_cast<void>(from), static_cast<void>(bytes);
+#endif
+}
+
+/// The same for the vector at `channel` of a row that is read in whole vectors; one request per line.
+template <class T>
+HWY_INLINE void fetch_ahead(const T* row, index_t channel, index_t distance) {
+  constexpr auto size = static_cast<index_t>(sizeof(T));
+  constexpr bool whole_line = hn::MaxLanes(float_tag()) * sizeof(T) >= std::size_t{line_bytes};
+  if (whole_line || channel * size % line_bytes == 0) fetch_ahead(row + channel, distance);
+}
+
 HWY_INLINE void store(float_vector value, float* to) { hn::StoreU(value, float_tag(), to); }
 
 /// Nearest, ties to even; a NaN stays one.

@@ -10,8 +10,6 @@
 
 #include <algorithm>
 
-#include <hwy/cache_control.h>
-
 #include <posenc/fused/rotate-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
@@ -31,68 +29,6 @@ HWY_INLINE void with_row(const tensor& from, index_t token, index_t head, With&&
   }
 }
 
-/// Asks the second-level cache for rows ahead of their use, in the order of memory and a vector at a time: calls
-/// of next() spread over the work at hand keep the memory busy, and no load waits behind a burst of requests.
-class block_fetch {
- public:
-  block_fetch() = default;  ///< nothing
-
-  /// `heads` rows of `channels`, from `first_head` on, for each token in `tokens`.
-  HWY_INLINE block_fetch(const tensor& of, row_range tokens, index_t first_head, index_t heads,
-                         index_t channels) {
-    const index_t size = bytes_of(of.type);
-    row_ = static_cast<const char*>(of.data) +
-           (tokens.begin * of.token_stride + first_head * of.head_stride) * size;
-    token_stride_ = of.token_stride * size;
-    head_stride_ = of.head_stride * size;
-    bytes_ = channels * size;
-    step_ = lanes() * size;
-    tokens_left_ = (std::max)(tokens.end - tokens.begin, index_t{0});
-    // Heads, and then tokens, that lie side by side are one long row.
-    if (head_stride_ == bytes_) bytes_ *= heads, heads = 1;
-    if (heads == 1 && token_stride_ == bytes_ && tokens_left_ > 0) bytes_ *= tokens_left_, tokens_left_ = 1;
-    heads_ = heads_left_ = heads;
-  }
-
-  /// Calls of next() until all is asked for.
-  [[nodiscard]] HWY_INLINE index_t steps() const {
-    return tokens_left_ * heads_ * ((bytes_ + step_ - 1) / step_);
-  }
-  HWY_INLINE void next() {
-    if (tokens_left_ == 0) return;
-    prefetch_second_level(row_ + byte_);
-    byte_ += step_;
-    if (byte_ >= bytes_) next_row();
-  }
-  HWY_INLINE void some(index_t count) {
-    for (index_t n = 0; n < count; ++n) next();
-  }
-  HWY_INLINE void rest() {
-    while (tokens_left_ > 0) next();
-  }
-
- private:
-  HWY_INLINE void next_row() {
-    byte_ = 0;
-    row_ += head_stride_;
-    if (--heads_left_ > 0) return;
-    heads_left_ = heads_;
-    row_ += token_stride_ - heads_ * head_stride_;
-    --tokens_left_;
-  }
-  static HWY_INLINE void prefetch_second_level(const char* address) {
-#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
-    __builtin_prefetch(address, 0, 2);
-#else
-    hwy::Prefetch(address);
-#endif
-  }
-
-  const char* row_ = nullptr;
-  index_t token_stride_ = 0, head_stride_ = 0, heads_ = 0, bytes_ = 0, step_ = 1;
-  index_t tokens_left_ = 0, heads_left_ = 0, byte_ = 0;
-};
-
 /// A row as floats, zeros up to a whole vector.
 HWY_INLINE void widen_row(const tensor& from, index_t token, index_t head, index_t channels, float* to) {
   with_row(from, token, head, [&](const auto* row) { copy_channels(row, channels, to); });
@@ -106,7 +42,7 @@ struct key_loader {
   const float* table;  ///< R(t), table_stride floats per key
   index_t table_stride;
 
-  [[nodiscard]] HWY_INLINE step_angles step(index_t t) const { return {table + step_place(t, table_stride)}; }
+  [[nodiscard]] HWY_INLINE step_angles step(index_t t) const { return {table + t * table_stride}; }
 
   /// Keys [row, row + count) of a KV head, turned, as rows of pack.stride. A run of positions shares one base
   /// angle.
