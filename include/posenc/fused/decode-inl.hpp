@@ -29,9 +29,12 @@ inline constexpr index_t decode_queries = 8, decode_rows = 32;
 inline constexpr index_t decode_block_floats = index_t{128} * 1024;
 /// Tasks wanted of one call, and the fewest keys that are worth a split.
 inline constexpr index_t decode_tasks = 32, decode_split = 1024;
-/// Rows that a key or a vector of values meets at once, and the vectors of values that are added up together.
+/// Rows that a key meets at once.
 inline constexpr index_t decode_group = 4;
-inline constexpr int value_vectors = many_registers ? 4 : 2;
+/// Rows and vectors of values that are added up together: wide rather than high, so that values are read in the
+/// order of memory.
+inline constexpr index_t value_rows = many_registers ? 4 : 2;
+inline constexpr int value_vectors = 4;
 
 /// Rows of keys that some query of the call may see.
 HWY_INLINE row_range decode_range(const problem& call) {
@@ -112,29 +115,29 @@ HWY_NOINLINE void dot_keys(const key_loader& keys, const T* key, index_t count, 
   const float_vector zero = hn::Zero(d);
 
 #define POSENC_FOR_EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3)
-#define POSENC_ADD_PAIR(r)                                                         \
-  if constexpr (Rows > r) {                                                        \
-    s##r = hn::MulAdd(a, load(q + p * decode_group + r * width), s##r);            \
-    s##r = hn::MulAdd(b, load(q_second + p * decode_group + r * width), s##r);     \
+#define POSENC_ADD_PAIR(r)                                                     \
+  if constexpr (Rows > r) {                                                    \
+    s##r = hn::MulAdd(a, load(q + p * decode_group + r * width), s##r);        \
+    s##r = hn::MulAdd(b, load(q_second + p * decode_group + r * width), s##r); \
   }
 #define POSENC_ADD_REST(r) \
   if constexpr (Rows > r) s##r = hn::MulAdd(x, load(q_row + c * decode_group + r * width), s##r);
 
 // `channels` channels from `from` on that do not turn.
-#define POSENC_DO_NOT_TURN(from, to, channels)                          \
-  {                                                                     \
-    const T* const row = key + (from);                                  \
-    const float* const q_row = q + (to)*decode_group;                   \
-    const index_t whole = (channels) / width * width;                   \
-    for (index_t c = 0; c < whole; c += width) {                        \
-      const float_vector x = load(row + c);                             \
-      POSENC_FOR_EACH_ROW(POSENC_ADD_REST)                              \
-      fetch_ahead(row, c, ahead);                                       \
-    }                                                                   \
-    if (const index_t c = whole; c < (channels)) {                      \
-      const float_vector x = load_first(row + c, (channels)-c);         \
-      POSENC_FOR_EACH_ROW(POSENC_ADD_REST)                              \
-    }                                                                   \
+#define POSENC_DO_NOT_TURN(from, to, channels)                  \
+  {                                                             \
+    const T* const row = key + (from);                          \
+    const float* const q_row = q + (to)*decode_group;           \
+    const index_t whole = (channels) / width * width;           \
+    for (index_t c = 0; c < whole; c += width) {                \
+      const float_vector x = load(row + c);                     \
+      POSENC_FOR_EACH_ROW(POSENC_ADD_REST)                      \
+      fetch_ahead(row, c, ahead);                               \
+    }                                                           \
+    if (const index_t c = whole; c < (channels)) {              \
+      const float_vector x = load_first(row + c, (channels)-c); \
+      POSENC_FOR_EACH_ROW(POSENC_ADD_REST)                      \
+    }                                                           \
   }
 
   for (index_t t = 0; t < count; ++t, key += token_stride, sums += stride) {
@@ -271,7 +274,8 @@ struct decode_task {
   /// Where a row's turned query begins; channel c (a whole number of vectors) lies c·decode_group farther.
   [[nodiscard]] float* turned_row(index_t row) const {
     const index_t kv = row / heads.rows_of_kv(call), r = row % heads.rows_of_kv(call);
-    return turned_rows_of_kv(kv) + r / decode_group * decode_group * query_stride() + r % decode_group * lanes();
+    return turned_rows_of_kv(kv) + r / decode_group * decode_group * query_stride() +
+           r % decode_group * lanes();
   }
   [[nodiscard]] index_t phase_stride() const { return loader.pack.second + lanes(); }
   [[nodiscard]] bool is_token(index_t query) const {
@@ -283,8 +287,8 @@ struct decode_task {
   HWY_NOINLINE void pack_queries() const {
     pair_angles angles;
     std::fill_n(scratch.queries, rows() * query_stride(), 0.0f);
-    std::fill_n(scratch.turned, heads.kv_count * round_up(heads.rows_of_kv(call), decode_group) * query_stride(),
-                0.0f);
+    std::fill_n(scratch.turned,
+                heads.kv_count * round_up(heads.rows_of_kv(call), decode_group) * query_stride(), 0.0f);
     for (index_t i = call.valid_queries.begin; i < call.valid_queries.end; ++i) {
       const position here = call.queries[i];
       if (call.turns && !loader.turns)
@@ -412,8 +416,8 @@ struct decode_task {
     for (index_t r = 0; r < rows_of_kv; r += decode_group) {
       const index_t rows = (std::min)(rows_of_kv - r, decode_group);
       dot_rows<Layout>(rows, loader, key, count, turned_row(kv * rows_of_kv + r), scratch.sums, ahead);
-      collect_scores(scratch.sums, count, rows,
-                     scratch.scores + (kv * rows_of_kv + r) * scratch.score_stride, scratch.score_stride);
+      collect_scores(scratch.sums, count, rows, scratch.scores + (kv * rows_of_kv + r) * scratch.score_stride,
+                     scratch.score_stride);
     }
   }
 
@@ -424,15 +428,14 @@ struct decode_task {
   HWY_INLINE void add_values(const T* values, index_t stride, index_t block, index_t count, bool all_seen,
                              index_t kv, index_t c, index_t ahead) const {
     const index_t begin = kv * heads.rows_of_kv(call), end = begin + heads.rows_of_kv(call);
-    const index_t most = all_seen ? decode_group : 1;
+    const index_t most = all_seen ? value_rows : 1;
     for (index_t r = begin; r < end; r += most) {
       const row_range seen = all_seen ? row_range{0, count} : seen_by(r % call.query_tokens, block, count);
-      const product_shape shape{seen.end - seen.begin, scratch.score_stride, 1, stride, scratch.output_stride,
-                                ahead};
-      rows_product<decode_group, Vectors, true>((std::min)(end - r, most), shape,
-                                                scratch.scores + r * scratch.score_stride + seen.begin,
-                                                values + seen.begin * stride, scratch.keep + r,
-                                                scratch.output + r * scratch.output_stride + c);
+      const product_shape shape{
+          seen.end - seen.begin, scratch.score_stride, 1, stride, scratch.output_stride, ahead};
+      rows_product<value_rows, Vectors, true>(
+          (std::min)(end - r, most), shape, scratch.scores + r * scratch.score_stride + seen.begin,
+          values + seen.begin * stride, scratch.keep + r, scratch.output + r * scratch.output_stride + c);
     }
   }
 
@@ -468,8 +471,7 @@ struct decode_task {
       for (index_t r = 0; r < rows(); ++r) weigh(r, first, count);
       const bool all_seen = all_see(first, count);
       for (index_t kv = 0; kv < heads.kv_count; ++kv)
-        add_values(value + kv * call.v.head_stride, first, count, all_seen, kv,
-                   ahead * call.v.token_stride);
+        add_values(value + kv * call.v.head_stride, first, count, all_seen, kv, ahead * call.v.token_stride);
     }
   }
 

@@ -198,13 +198,6 @@ struct prefill_task {
     return {(std::max)(begin, tokens.begin), (std::min)(begin + panel_width(), tokens.end)};
   }
 
-  HWY_INLINE void fetch_query(index_t row, index_t head) const {
-    with_row(call.q, row, head, [&]<class T>(const T* from) {
-      const auto size = static_cast<index_t>(sizeof(T));
-      for (index_t byte = 0; byte < call.head_dim * size; byte += line_bytes) fetch_ahead(from, byte);
-    });
-  }
-
   HWY_NOINLINE void pack_queries() const {
     constexpr index_t rows_ahead = 4;
     const index_t width = panel_width(), stride = loader.pack.stride, steps = loader.pack.steps;
@@ -221,7 +214,9 @@ struct prefill_task {
         if (call.turns) angles.move_to(first_row + r, first_row + tokens.end);
         const float factor = query_factor(call, at);
         for (index_t h = 0; h < heads; ++h) {
-          if (r + rows_ahead < tokens.end) fetch_query(first_row + r + rows_ahead, first_head + h);
+          if (r + rows_ahead < tokens.end)
+            fetch_to_read(call.q.row(first_row + r + rows_ahead, first_head + h),
+                          call.head_dim * bytes_of(call.q.type));
           load_query(call, loader, first_row + r, first_head + h, angles.here, factor,
                      scratch.rows + (h * lanes() + r - group) * stride);
         }

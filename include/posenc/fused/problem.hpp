@@ -24,6 +24,10 @@ struct tensor {
   storage type = storage::float32;
   index_t token_stride = 0;
   index_t head_stride = 0;
+
+  [[nodiscard]] const char* row(index_t token, index_t head) const noexcept {
+    return static_cast<const char*>(data) + (token * token_stride + head * head_stride) * bytes_of(type);
+  }
 };
 
 /// The same for what is written.

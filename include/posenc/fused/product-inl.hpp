@@ -51,11 +51,11 @@ HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RES
 
 #define POSENC_FOR_EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
 #define POSENC_START(r) float_vector c##r##0 = zero, c##r##1 = zero, c##r##2 = zero, c##r##3 = zero;
-#define POSENC_LOAD(n)                                          \
-  float_vector b##n = zero;                                     \
-  if constexpr (Vectors > n) {                                  \
-    b##n = load(b + n * width);                                 \
-    if constexpr (Fetch) fetch_ahead(b, n * width, shape.b_ahead); \
+#define POSENC_LOAD(n)                                            \
+  float_vector b##n = zero;                                       \
+  if constexpr (Vectors > n) {                                    \
+    b##n = load(b + n * width);                                   \
+    if constexpr (Fetch) fetch_ahead(b, n* width, shape.b_ahead); \
   }
 #define POSENC_ADD(r)                                                     \
   if constexpr (Rows > r) {                                               \
@@ -66,24 +66,23 @@ HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RES
     if constexpr (Vectors > 3) c##r##3 = hn::MulAdd(factor, b3, c##r##3); \
   }
 // What was there joins last: a long sum is then made of short ones, and loses fewer bits.
-#define POSENC_FINISH(r)                        \
-  if constexpr (Rows > r) {                     \
-    POSENC_FINISH_ONE(r, 0)                     \
-    POSENC_FINISH_ONE(r, 1)                     \
-    POSENC_FINISH_ONE(r, 2)                     \
-    POSENC_FINISH_ONE(r, 3)                     \
+#define POSENC_FINISH(r)    \
+  if constexpr (Rows > r) { \
+    POSENC_FINISH_ONE(r, 0) \
+    POSENC_FINISH_ONE(r, 1) \
+    POSENC_FINISH_ONE(r, 2) \
+    POSENC_FINISH_ONE(r, 3) \
   }
-#define POSENC_FINISH_ONE(r, n)                                                                        \
-  if constexpr (Vectors > n) {                                                                         \
-    float* const to = c + r * c_row + n * width;                                                       \
-    store(keep ? hn::MulAdd(hn::Set(d, keep[r]), load(to), c##r##n) : c##r##n, to);                     \
+#define POSENC_FINISH_ONE(r, n)                                                     \
+  if constexpr (Vectors > n) {                                                      \
+    float* const to = c + r * c_row + n * width;                                    \
+    store(keep ? hn::MulAdd(hn::Set(d, keep[r]), load(to), c##r##n) : c##r##n, to); \
   }
 
   POSENC_FOR_EACH_ROW(POSENC_START)
   for (index_t step = 0; step < shape.steps; ++step) {
-    POSENC_LOAD(0) POSENC_LOAD(1) POSENC_LOAD(2) POSENC_LOAD(3)
-    POSENC_FOR_EACH_ROW(POSENC_ADD)
-    a += shape.a_step;
+    POSENC_LOAD(0)
+    POSENC_LOAD(1) POSENC_LOAD(2) POSENC_LOAD(3) POSENC_FOR_EACH_ROW(POSENC_ADD) a += shape.a_step;
     b += shape.b_step;
   }
   POSENC_FOR_EACH_ROW(POSENC_FINISH)
@@ -100,26 +99,20 @@ HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RES
 template <index_t MostRows, int Vectors, bool Fetch, class B>
 HWY_INLINE void rows_product(index_t rows, const product_shape& shape, const float* a, const B* b,
                              const float* keep, float* c) {
-  static_assert(MostRows >= 4);
-  switch (rows) {
-    case 1:
-      return block_product<1, Vectors, Fetch>(shape, a, b, keep, c);
-    case 2:
-      return block_product<2, Vectors, Fetch>(shape, a, b, keep, c);
-    case 3:
-      return block_product<3, Vectors, Fetch>(shape, a, b, keep, c);
-    case 4:
-      return block_product<4, Vectors, Fetch>(shape, a, b, keep, c);
-    default:
-      break;
+  const auto run = [&]<int Rows>() HWY_ATTR { block_product<Rows, Vectors, Fetch>(shape, a, b, keep, c); };
+  if (rows == 1) return run.template operator()<1>();
+  if (rows == 2) return run.template operator()<2>();
+  if constexpr (MostRows > 2) {
+    if (rows == 3) return run.template operator()<3>();
+    if (rows == 4) return run.template operator()<4>();
   }
   if constexpr (MostRows > 4) {
-    if (rows == 5) return block_product<5, Vectors, Fetch>(shape, a, b, keep, c);
-    if (rows == 6) return block_product<6, Vectors, Fetch>(shape, a, b, keep, c);
+    if (rows == 5) return run.template operator()<5>();
+    if (rows == 6) return run.template operator()<6>();
   }
   if constexpr (MostRows > 6) {
-    if (rows == 7) return block_product<7, Vectors, Fetch>(shape, a, b, keep, c);
-    if (rows == 8) return block_product<8, Vectors, Fetch>(shape, a, b, keep, c);
+    if (rows == 7) return run.template operator()<7>();
+    if (rows == 8) return run.template operator()<8>();
   }
 }
 

@@ -65,8 +65,8 @@ inline HWY_NOINLINE void multiply_relative_keys(const score_panel& panel, const 
   fill_relative_rows(panel, call.calls.relative_key, call.head_dim, scratch);
   const product_shape shape{call.head_dim, scratch.row_stride, 1, width, width};
   for (index_t o = 0; o < count; o += block_rows)
-    product((std::min)(count - o, block_rows), shape, scratch.rows + o * scratch.row_stride, queries,
-            nullptr, scratch.by_offset + o * width);
+    product((std::min)(count - o, block_rows), shape, scratch.rows + o * scratch.row_stride, queries, nullptr,
+            scratch.by_offset + o * width);
   for (index_t t = 0; t < panel.keys; ++t)
     for (index_t x = 0; x < width; ++x)
       panel.scores[t * width + x] += scratch.by_offset[(t + width - 1 - x) * width + x];
@@ -86,8 +86,8 @@ inline HWY_NOINLINE void multiply_relative_values(const score_panel& panel, cons
   const product_shape shape{count, 1, width, scratch.row_stride, output_stride};
   for (index_t c = 0; c < call.value_dim; c += width)
     for (index_t x = 0; x < panel.queries; x += block_rows)
-      product((std::min)(panel.queries - x, block_rows), shape, scratch.by_offset + x, scratch.rows + c,
-              ones, output + x * output_stride + c);
+      product((std::min)(panel.queries - x, block_rows), shape, scratch.by_offset + x, scratch.rows + c, ones,
+              output + x * output_stride + c);
 }
 
 /// Σ_c a_c·b_c; `a` holds zeros behind its last channel.

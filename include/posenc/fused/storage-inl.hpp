@@ -85,21 +85,27 @@ HWY_INLINE void fetch_ahead(const void* from, index_t distance) {
 #endif
 }
 
-/// Asks for every line of `bytes` bytes, to be written soon.
-HWY_INLINE void fetch_to_write(const char* from, index_t bytes) {
-#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
-  for (index_t byte = 0; byte < bytes; byte += line_bytes) __builtin_prefetch(from + byte, 1);
-#else
-  static_cast<void>(from), static_cast<void>(bytes);
-#endif
-}
-
 /// The same for the vector at `channel` of a row that is read in whole vectors; one request per line.
 template <class T>
 HWY_INLINE void fetch_ahead(const T* row, index_t channel, index_t distance) {
   constexpr auto size = static_cast<index_t>(sizeof(T));
   constexpr bool whole_line = hn::MaxLanes(float_tag()) * sizeof(T) >= std::size_t{line_bytes};
   if (whole_line || channel * size % line_bytes == 0) fetch_ahead(row + channel, distance);
+}
+
+/// Asks for every line of `bytes` bytes that will be read soon. Always inlined: GCC drops calls of a function that
+/// does nothing but ask.
+HWY_INLINE void fetch_to_read(const char* from, index_t bytes) {
+  for (index_t byte = 0; byte < bytes; byte += line_bytes) fetch_ahead(from, byte);
+}
+
+/// The same for what will be written.
+HWY_INLINE void fetch_to_write(const char* from, index_t bytes) {
+#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
+  for (index_t byte = 0; byte < bytes; byte += line_bytes) __builtin_prefetch(from + byte, 1);
+#else
+  static_cast<void>(from), static_cast<void>(bytes);
+#endif
 }
 
 HWY_INLINE void store(float_vector value, float* to) { hn::StoreU(value, float_tag(), to); }

@@ -29,6 +29,16 @@ HWY_INLINE void with_row(const tensor& from, index_t token, index_t head, With&&
   }
 }
 
+/// Rows of keys or values that are on their way while one is loaded: about what the third-level cache needs.
+inline constexpr index_t tile_rows_ahead = 16;
+
+/// Asks for the row that is tile_rows_ahead rows behind row t of a tile.
+HWY_INLINE void fetch_tile_row(const tensor& from, index_t first, index_t t, index_t count, index_t head,
+                               index_t channels) {
+  if (t + tile_rows_ahead < count)
+    fetch_to_read(from.row(first + t + tile_rows_ahead, head), channels * bytes_of(from.type));
+}
+
 /// A row as floats, zeros up to a whole vector.
 HWY_INLINE void widen_row(const tensor& from, index_t token, index_t head, index_t channels, float* to) {
   with_row(from, token, head, [&](const auto* row) { copy_channels(row, channels, to); });
@@ -51,6 +61,7 @@ struct key_loader {
     if (!turns) {
       for (index_t t = 0; t < count; ++t) {
         float* const to = tile + t * pack.stride;
+        fetch_tile_row(call.k, row, t, count, kv_head, call.head_dim);
         widen_row(call.k, row + t, kv_head, call.head_dim, to);
         if (call.calls.rotate && !call.keys_are_rotated)
           call.calls.rotate(call.calls.encoding, to, call.head_dim, call.keys[row + t], rotation_side::key);
@@ -63,6 +74,7 @@ struct key_loader {
       if (t == 0 || !shared)
         token_angles(*turns, call.keys[row + t], rotation_side::key, static_cast<float>(turns->magnitude),
                      growth_origin, base.cos, base.sin);
+      fetch_tile_row(call.k, row, t, count, kv_head, call.head_dim);
       with_row(call.k, row + t, kv_head, [&](const auto* from) {
         rotate_row(from, *turns, pack, call.head_dim, base, shared ? step(t) : step_angles{},
                    tile + t * pack.stride);
@@ -80,7 +92,8 @@ inline HWY_NOINLINE bool load_values(const problem& call, index_t kv_head, index
   const hn::RebindToUnsigned<float_tag> du;
   const auto infinity = hn::Set(du, 0x7f800000u);
   auto exponents = hn::Zero(du);
-  for (index_t t = 0; t < count; ++t)
+  for (index_t t = 0; t < count; ++t) {
+    fetch_tile_row(call.v, row, t, count, kv_head, call.value_dim);
     with_row(call.v, row + t, kv_head, [&](const auto* from) HWY_ATTR {
       for (index_t c = 0; c < call.value_dim; c += width) {
         float* const to = tile + (c / width * keys_per_panel + t) * width;
@@ -93,6 +106,7 @@ inline HWY_NOINLINE bool load_values(const problem& call, index_t kv_head, index
                                                hn::And(hn::BitCast(du, high), infinity)));
       }
     });
+  }
   return hn::AllTrue(du, hn::Lt(exponents, infinity));
 }
 
