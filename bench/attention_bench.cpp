@@ -4,6 +4,7 @@
 ///
 /// Every variant's result is checked against the double reference (the last query rows) before it is timed. Repetitions
 /// of all variants are interleaved, peak and bandwidth are measured in the same run, and the ratios are printed at the end.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -241,12 +242,32 @@ std::vector<variant<S>> variants() {
   return all;
 }
 
-/// Peak and bandwidth: the best of what was measured so far in this run.
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0 : values[values.size() / 2];
+}
+
+/// The best peak measured so far in this run, and how fast a plain read of a shape's own cache was each time.
 struct machine {
-  double flops = 0, bytes = 0;
-  void measure() {
-    flops = std::max(flops, posenc::bench::fma_peak());
-    bytes = std::max(bytes, posenc::bench::read_bandwidth());
+  double flops = 0;
+  std::map<std::string, std::vector<double>> reads;
+
+  void measure_peak() { flops = std::max(flops, posenc::bench::fma_peak()); }
+
+  template <class S>
+  void measure_reads(const shape& s) {
+    const tensors<S>& t = tensors<S>::of(s);
+    for (const matrix<S>* part : {&t.k, &t.v})
+      reads[key(s.name, sizeof(S))].push_back(posenc::bench::read_bandwidth(
+          {reinterpret_cast<const float*>(part->data()),
+           static_cast<std::size_t>(part->size()) * sizeof(S) / sizeof(float)}));
+  }
+  [[nodiscard]] double bytes(const std::string& name, std::size_t size) const {
+    const auto found = reads.find(key(name, size));
+    return found == reads.end() ? 0 : median(found->second);
+  }
+  static std::string key(const std::string& name, std::size_t size) {
+    return name + "/" + std::to_string(size);
   }
 };
 machine& this_machine() {
@@ -263,6 +284,7 @@ void run(benchmark::State& state, const shape& s, const variant<S>& v, int threa
     state.SkipWithError(("wrong result: relative error " + std::to_string(error)).c_str());
     return;
   }
+  if (s.decode()) this_machine().measure_reads<S>(s);
   for (auto _ : state) {
     v.run(s, out, threads);
     benchmark::DoNotOptimize(out.data());
@@ -286,12 +308,16 @@ class ratio_reporter : public benchmark::ConsoleReporter {
   }
   void Finalize() override {
     ConsoleReporter::Finalize();
-    this_machine().measure();
-    std::printf("\nFMA peak of one core %.1f GFLOP/s, read bandwidth of one core %.1f GB/s, kernels for %s\n",
-                this_machine().flops * 1e-9, this_machine().bytes * 1e-9, posenc::fused::target_name());
+    this_machine().measure_peak();
+    std::printf("\nFMA peak of one core %.1f GFLOP/s, kernels for %s\n", this_machine().flops * 1e-9,
+                posenc::fused::target_name());
+    for (const auto& [name, rates] : this_machine().reads)
+      std::printf("read bandwidth of one core over the cache of %s bytes: median %.1f GB/s, best %.1f\n",
+                  name.c_str(), median(rates) * 1e-9, *std::max_element(rates.begin(), rates.end()) * 1e-9);
     std::printf(
-        "median of the repetitions; share: of the peak (prefill) or the bandwidth (decode); time against "
-        "rope = 1\n");
+        "median of the repetitions; share: of the peak (prefill) or of the median read bandwidth over the "
+        "same "
+        "cache (decode); time against rope = 1\n");
     for (const auto& [name, times] : seconds_) {
       const auto parts = split(name);
       if (parts.size() != 4) continue;
@@ -299,9 +325,9 @@ class ratio_reporter : public benchmark::ConsoleReporter {
       for (const shape& candidate : shapes)
         if (parts[0] == candidate.name) s = &candidate;
       if (!s) continue;
-      const double size = parts[1] == "float" ? 4 : 2;
-      const double work = s->decode() ? s->cache_bytes(static_cast<std::size_t>(size)) : s->useful_flops();
-      const double best = s->decode() ? this_machine().bytes : this_machine().flops;
+      const std::size_t size = parts[1] == "float" ? 4 : 2;
+      const double work = s->decode() ? s->cache_bytes(size) : s->useful_flops();
+      const double best = s->decode() ? this_machine().bytes(parts[0], size) : this_machine().flops;
       const auto rope = seconds_.find(parts[0] + "|" + parts[1] + "|rope|" + parts[3]);
       const double middle = median(times);
       std::printf("  %-24s %-9s %-20s %s thread%s  %7.1f %s  %5.1f %%  spread %4.1f %%", parts[0].c_str(),
@@ -317,10 +343,6 @@ class ratio_reporter : public benchmark::ConsoleReporter {
   }
 
  private:
-  static double median(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
-  }
   static std::vector<std::string> split(const std::string& name) {
     std::vector<std::string> parts{""};
     for (const char c : name)
@@ -376,7 +398,7 @@ int main(int argc, char** argv) {
   add_all<Eigen::bfloat16>("bfloat16");
   benchmark::Initialize(&count, arguments.data());
   if (benchmark::ReportUnrecognizedArguments(count, arguments.data())) return 1;
-  this_machine().measure();
+  this_machine().measure_peak();
   ratio_reporter reporter;
   benchmark::RunSpecifiedBenchmarks(&reporter);
   return 0;

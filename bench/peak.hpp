@@ -5,7 +5,7 @@
 
 #include <chrono>
 #include <cstddef>
-#include <vector>
+#include <span>
 
 #include <hwy/highway.h>
 
@@ -51,27 +51,24 @@ namespace hn = hwy::HWY_NAMESPACE;
   return best;
 }
 
-/// Bytes per second that one core reads from memory: 256 MiB, far beyond any cache, in order.
-[[nodiscard, gnu::noinline]] inline double read_bandwidth() {
-  static const std::vector<float> memory(std::size_t{64} << 20, 1.0f);
+/// Bytes per second at which one core adds up `memory` once, in order: what a plain read of that very memory
+/// costs. The same bytes elsewhere can be read faster or slower by a third: it depends on the pages they lie on.
+[[nodiscard, gnu::noinline]] inline double read_bandwidth(std::span<const float> memory) {
   const hn::ScalableTag<float> d;
-  const std::size_t width = hn::Lanes(d);
-  double best = 0;
-  for (int attempt = 0; attempt < 3; ++attempt) {
-    auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
-    const auto start = std::chrono::steady_clock::now();
-    for (std::size_t n = 0; n < memory.size(); n += 4 * width) {
-      s0 = hn::Add(s0, hn::LoadU(d, memory.data() + n));
-      s1 = hn::Add(s1, hn::LoadU(d, memory.data() + n + width));
-      s2 = hn::Add(s2, hn::LoadU(d, memory.data() + n + 2 * width));
-      s3 = hn::Add(s3, hn::LoadU(d, memory.data() + n + 3 * width));
-    }
-    const double rate = 4.0 * static_cast<double>(memory.size()) / seconds_since(start);
-    volatile float kept = hn::GetLane(hn::Add(hn::Add(s0, s1), hn::Add(s2, s3)));
-    static_cast<void>(kept);
-    best = rate > best ? rate : best;
+  const std::size_t width = hn::Lanes(d), count = memory.size() / (4 * width) * (4 * width);
+  const float* const from = memory.data();
+  auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
+  const auto start = std::chrono::steady_clock::now();
+  for (std::size_t n = 0; n < count; n += 4 * width) {
+    s0 = hn::Add(s0, hn::LoadU(d, from + n));
+    s1 = hn::Add(s1, hn::LoadU(d, from + n + width));
+    s2 = hn::Add(s2, hn::LoadU(d, from + n + 2 * width));
+    s3 = hn::Add(s3, hn::LoadU(d, from + n + 3 * width));
   }
-  return best;
+  const double seconds = seconds_since(start);
+  volatile float kept = hn::GetLane(hn::Add(hn::Add(s0, s1), hn::Add(s2, s3)));
+  static_cast<void>(kept);
+  return 4.0 * static_cast<double>(count) / seconds;
 }
 
 }  // namespace posenc::bench

@@ -58,7 +58,7 @@ int main(int argc, char** argv) {
     if (std::strncmp(line, "peak", 4) == 0) {
       answer = posenc::bench::fma_peak();
     } else if (std::strncmp(line, "bandwidth", 9) == 0) {
-      answer = posenc::bench::read_bandwidth();
+      answer = (posenc::bench::read_bandwidth(k) + posenc::bench::read_bandwidth(v)) / 2;
     } else {
       posenc::fused::attention_into(posenc::token_major(q.data(), queries, heads, head_dim),
                                     posenc::token_major(k.data(), keys, kv_heads, head_dim),
