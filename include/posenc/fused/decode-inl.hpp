@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include <posenc/fused/dot-inl.hpp>
 #include <posenc/fused/prefill-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
@@ -29,11 +30,9 @@ inline constexpr index_t decode_queries = 8, decode_rows = 32;
 inline constexpr index_t decode_block_floats = index_t{128} * 1024;
 /// Tasks wanted of one call, and the fewest keys that are worth a split.
 inline constexpr index_t decode_tasks = 32, decode_split = 1024;
-/// Rows that a key meets at once.
-inline constexpr index_t decode_group = 4;
 /// Rows and vectors of values that are added up together: wide rather than high, so that values are read in the
 /// order of memory.
-inline constexpr index_t value_rows = many_registers ? 4 : 2;
+inline constexpr index_t value_rows = many_registers ? decode_group : (std::min)(decode_group, index_t{2});
 inline constexpr int value_vectors = 4;
 
 /// Rows of keys that some query of the call may see.
@@ -87,172 +86,49 @@ HWY_INLINE task_plan plan_decode(const problem& call) {
   return plan;
 }
 
-/// Sums of neighbouring lanes, first those of `low`, then those of `high`.
-HWY_INLINE float_vector fold(float_vector low, float_vector high) {
-  float_vector even, odd;
-  split_neighbours(low, high, even, odd);
-  return hn::Add(even, odd);
-}
+/// The query rows of a decode task: heads in_group … in_group + count − 1 of each of kv_count KV heads, times the
+/// queries. A row has a slot; those of a KV head fill whole groups.
+struct decode_rows_of_task {
+  index_t first_kv, kv_count;
+  index_t in_group, count;
+  index_t queries, group;
 
-/// Floats that dot_keys leaves per key: four rows' sums in part, lanes()/4 of each.
-HWY_INLINE index_t sums_stride() { return (std::max)(lanes(), decode_group); }
-
-/// q_r · k_t, r < Rows, for `count` keys as they lie in memory, turned by rows 0, 1, … of the table, and packed
-/// queries (decode_task::turned_row), into `sums`. One key after the other, in the order of memory; what lies
-/// `ahead` bytes behind is asked for meanwhile. Whole vectors first: no branch is left in the loops, and every
-/// sum stays in a register.
-template <int Rows, pairing Layout, class T>
-HWY_NOINLINE void dot_keys(const key_loader& keys, const T* key, index_t count, const float* q, float* sums,
-                           index_t ahead) {
-  static_assert(Rows >= 1 && Rows <= decode_group);
-  const float_tag d;
-  const packed_head pack = keys.pack;
-  const index_t width = lanes(), pairs = pack.pairs, whole_pairs = pairs / width * width;
-  const index_t offset = pairs > 0 ? keys.turns->offset : 0, behind = offset + 2 * pairs;
-  const index_t head_dim = keys.call.head_dim;
-  const index_t token_stride = keys.call.k.token_stride, stride = sums_stride();
-  const float* const q_second = q + pack.second * decode_group;
-  const float_vector zero = hn::Zero(d);
-
-#define POSENC_FOR_EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3)
-#define POSENC_ADD_PAIR(r)                                                     \
-  if constexpr (Rows > r) {                                                    \
-    s##r = hn::MulAdd(a, load(q + p * decode_group + r * width), s##r);        \
-    s##r = hn::MulAdd(b, load(q_second + p * decode_group + r * width), s##r); \
+  [[nodiscard]] index_t rows_of_kv() const { return count * queries; }
+  [[nodiscard]] index_t slots_of_kv() const { return round_up(rows_of_kv(), decode_group); }
+  [[nodiscard]] index_t rows() const { return kv_count * rows_of_kv(); }
+  [[nodiscard]] index_t slots() const { return kv_count * slots_of_kv(); }
+  [[nodiscard]] index_t slot(index_t row) const {
+    return row / rows_of_kv() * slots_of_kv() + row % rows_of_kv();
   }
-#define POSENC_ADD_REST(r) \
-  if constexpr (Rows > r) s##r = hn::MulAdd(x, load(q_row + c * decode_group + r * width), s##r);
-
-// `channels` channels from `from` on that do not turn.
-#define POSENC_DO_NOT_TURN(from, to, channels)                  \
-  {                                                             \
-    const T* const row = key + (from);                          \
-    const float* const q_row = q + (to)*decode_group;           \
-    const index_t whole = (channels) / width * width;           \
-    for (index_t c = 0; c < whole; c += width) {                \
-      const float_vector x = load(row + c);                     \
-      POSENC_FOR_EACH_ROW(POSENC_ADD_REST)                      \
-      fetch_ahead(row, c, ahead);                               \
-    }                                                           \
-    if (const index_t c = whole; c < (channels)) {              \
-      const float_vector x = load_first(row + c, (channels)-c); \
-      POSENC_FOR_EACH_ROW(POSENC_ADD_REST)                      \
-    }                                                           \
+  [[nodiscard]] index_t query_of(index_t slot) const { return slot % slots_of_kv() % queries; }
+  [[nodiscard]] index_t head_of(index_t slot) const {
+    return (first_kv + slot / slots_of_kv()) * group + in_group + slot % slots_of_kv() / queries;
   }
-
-  for (index_t t = 0; t < count; ++t, key += token_stride, sums += stride) {
-    const step_angles step = keys.step(t);
-    const T* const slice = key + offset;
-    float_vector s0 = zero, s1 = zero, s2 = zero, s3 = zero, a, b;
-    for (index_t p = 0; p < whole_pairs; p += width) {
-      load_whole_pairs<Layout>(slice, pairs, p, a, b);
-      float_vector cosine = step.cos(p), sine = step.sin(p);
-      keep_in_register(a), keep_in_register(b), keep_in_register(cosine), keep_in_register(sine);
-      turn_pair(a, b, cosine, sine);
-      POSENC_FOR_EACH_ROW(POSENC_ADD_PAIR)
-      fetch_ahead(slice, Layout == pairing::half_split ? p : 2 * p, ahead);
-      fetch_ahead(slice, Layout == pairing::half_split ? pairs + p : 2 * p + width, ahead);
-    }
-    if (const index_t p = whole_pairs; p < pairs) {
-      load_pairs(slice, Layout, pairs, p, a, b);
-      turn_pair(a, b, step.cos(p), step.sin(p));
-      POSENC_FOR_EACH_ROW(POSENC_ADD_PAIR)
-    }
-    if (offset > 0) POSENC_DO_NOT_TURN(0, pack.before, offset)
-    if (behind < head_dim) POSENC_DO_NOT_TURN(behind, pack.behind, head_dim - behind)
-#if HWY_TARGET == HWY_SCALAR
-    store(s0, sums), store(s1, sums + 1), store(s2, sums + 2), store(s3, sums + 3);
-#else
-    store(fold(fold(s0, s1), fold(s2, s3)), sums);
-#endif
-  }
-
-#undef POSENC_DO_NOT_TURN
-#undef POSENC_ADD_REST
-#undef POSENC_ADD_PAIR
-#undef POSENC_FOR_EACH_ROW
-}
-
-/// dot_keys for a number of rows known at run time.
-template <pairing Layout, class T>
-HWY_INLINE void dot_rows(index_t rows, const key_loader& keys, const T* key, index_t count, const float* q,
-                         float* sums, index_t ahead) {
-  if (rows == 1) return dot_keys<1, Layout>(keys, key, count, q, sums, ahead);
-  if (rows == 2) return dot_keys<2, Layout>(keys, key, count, q, sums, ahead);
-  if (rows == 3) return dot_keys<3, Layout>(keys, key, count, q, sums, ahead);
-  return dot_keys<4, Layout>(keys, key, count, q, sums, ahead);
-}
-
-/// The scores of `rows` rows and `count` keys from what dot_keys left in `sums`, which is used up: all parts of a
-/// sum are added, then the rows, which lie side by side for each key, are taken apart.
-inline HWY_NOINLINE void collect_scores(float* sums, index_t count, index_t rows, float* scores,
-                                        index_t scores_stride) {
-  const index_t width = lanes();
-  index_t vectors = round_up(count, (std::max)(width, index_t{1}));
-  std::fill_n(sums + count * sums_stride(), (vectors - count) * sums_stride(), 0.0f);
-#if HWY_TARGET == HWY_SCALAR
-  for (index_t t = 0; t < vectors; ++t)
-    for (index_t r = 0; r < rows; ++r) scores[r * scores_stride + t] = sums[t * decode_group + r];
-#else
-  for (index_t parts = width / decode_group; parts > 1; parts /= 2) {
-    vectors /= 2;
-    for (index_t n = 0; n < vectors; ++n)
-      store(fold(load(sums + 2 * n * width), load(sums + (2 * n + 1) * width)), sums + n * width);
-  }
-  for (index_t n = 0; n < vectors; n += decode_group) {
-    const float* const four = sums + n * width;
-    float_vector even0, odd0, even1, odd1, row0, row1, row2, row3;
-    split_neighbours(load(four), load(four + width), even0, odd0);
-    split_neighbours(load(four + 2 * width), load(four + 3 * width), even1, odd1);
-    split_neighbours(even0, even1, row0, row2);
-    split_neighbours(odd0, odd1, row1, row3);
-    float* const to = scores + n / decode_group * width;
-    store(row0, to);
-    if (rows > 1) store(row1, to + scores_stride);
-    if (rows > 2) store(row2, to + 2 * scores_stride);
-    if (rows > 3) store(row3, to + 3 * scores_stride);
-  }
-#endif
-}
+};
 
 /// The scratch of one decode task.
 struct decode_scratch {
   float *queries, *turned, *sums, *scores, *output, *tail, *largest, *total, *keep;
   std::uint64_t* phases;
-  index_t output_stride = 0, score_stride = 0, floats = 0;
+  index_t output_stride = 0, floats = 0;
 
   decode_scratch(float* memory, const problem& call, const packed_head& pack, const task_plan& plan) {
-    const index_t rows = plan.rows;
+    const index_t slots =
+        decode_kv_heads(call) * round_up(plan.heads_per_task * call.query_tokens, decode_group);
     const auto take = [&](index_t count) {
       float* const part = memory ? memory + floats : nullptr;
       floats += round_up(count, 16) + 16;
       return part;
     };
     output_stride = round_up(call.value_dim, panel_width());
-    score_stride = decode_keys + 2 * lanes();
     phases = reinterpret_cast<std::uint64_t*>(take(2 * decode_queries * (pack.second + lanes())));
-    queries = take(rows * (pack.stride + lanes()));
-    turned = take(decode_kv_heads(call) * round_up(plan.heads_per_task * call.query_tokens, decode_group) *
-                  (pack.stride + lanes()));
-    sums = take(round_up(decode_keys, lanes()) * sums_stride());
-    scores = take(rows * score_stride);
-    output = take(rows * output_stride);
+    queries = take(slots * (pack.stride + lanes()));
+    turned = take(slots * (pack.stride + lanes()));
+    sums = take(decode_keys * lanes());
+    scores = take(slots * decode_keys + lanes());
+    output = take(slots * output_stride);
     tail = take(decode_keys * lanes());
-    largest = take(rows), total = take(rows), keep = take(rows);
-  }
-};
-
-/// The query heads of a decode task: `count` of each of `kv_count` KV heads.
-struct decode_heads {
-  index_t first_kv, kv_count;
-  index_t in_group, count;
-
-  [[nodiscard]] index_t rows_of_kv(const problem& call) const { return count * call.query_tokens; }
-  [[nodiscard]] index_t rows(const problem& call) const { return kv_count * rows_of_kv(call); }
-  /// Row (kv·count + h)·queries + i is query i of this head.
-  [[nodiscard]] index_t head_of(const problem& call, index_t row) const {
-    const index_t head = row / call.query_tokens;
-    return (first_kv + head / count) * call.group + in_group + head % count;
+    largest = take(slots), total = take(slots), keep = take(slots);
   }
 };
 
@@ -261,21 +137,19 @@ struct decode_task {
   const problem& call;
   const key_loader& loader;
   decode_scratch scratch;
-  decode_heads heads;
+  decode_rows_of_task rows;
   row_range keys;
 
-  [[nodiscard]] index_t rows() const { return heads.rows(call); }
   [[nodiscard]] index_t query_stride() const { return loader.pack.stride + lanes(); }
-  /// Where the turned queries of a KV head begin: groups of decode_group rows, in a group vector c of all rows side
-  /// by side, so that one pointer leads through a group.
-  [[nodiscard]] float* turned_rows_of_kv(index_t kv) const {
-    return scratch.turned + kv * round_up(heads.rows_of_kv(call), decode_group) * query_stride();
+  /// Where a slot's turned query begins; channel c (a whole number of vectors) lies c·decode_group farther: in a
+  /// group vector c of all rows side by side, so that one pointer leads through a group.
+  [[nodiscard]] float* turned_row(index_t slot) const {
+    return scratch.turned + slot / decode_group * decode_group * query_stride() +
+           slot % decode_group * lanes();
   }
-  /// Where a row's turned query begins; channel c (a whole number of vectors) lies c·decode_group farther.
-  [[nodiscard]] float* turned_row(index_t row) const {
-    const index_t kv = row / heads.rows_of_kv(call), r = row % heads.rows_of_kv(call);
-    return turned_rows_of_kv(kv) + r / decode_group * decode_group * query_stride() +
-           r % decode_group * lanes();
+  /// The scores of a slot: score t lies t·decode_group farther.
+  [[nodiscard]] float* scores_of(index_t slot) const {
+    return scratch.scores + slot / decode_group * decode_group * decode_keys + slot % decode_group;
   }
   [[nodiscard]] index_t phase_stride() const { return loader.pack.second + lanes(); }
   [[nodiscard]] bool is_token(index_t query) const {
@@ -286,9 +160,8 @@ struct decode_task {
   /// good.
   HWY_NOINLINE void pack_queries() const {
     pair_angles angles;
-    std::fill_n(scratch.queries, rows() * query_stride(), 0.0f);
-    std::fill_n(scratch.turned,
-                heads.kv_count * round_up(heads.rows_of_kv(call), decode_group) * query_stride(), 0.0f);
+    std::fill_n(scratch.queries, rows.slots() * query_stride(), 0.0f);
+    std::fill_n(scratch.turned, rows.slots() * query_stride(), 0.0f);
     for (index_t i = call.valid_queries.begin; i < call.valid_queries.end; ++i) {
       const position here = call.queries[i];
       if (call.turns && !loader.turns)
@@ -304,10 +177,11 @@ struct decode_task {
       }
       const float factor = query_factor(call, here);
       HWY_ALIGN float packed[widest_head + 4 * vector_slack];
-      for (index_t row = i; row < rows(); row += call.query_tokens) {
-        load_query(call, loader, i, heads.head_of(call, row), angles, factor, packed);
-        std::copy_n(packed, loader.pack.steps, scratch.queries + row * query_stride());
-        float* const turned = turned_row(row);
+      for (index_t row = i; row < rows.rows(); row += call.query_tokens) {
+        const index_t slot = rows.slot(row);
+        load_query(call, loader, i, rows.head_of(slot), angles, factor, packed);
+        std::copy_n(packed, loader.pack.steps, scratch.queries + slot * query_stride());
+        float* const turned = turned_row(slot);
         for (index_t c = 0; c < loader.pack.steps; c += lanes())
           store(load(packed + c), turned + c * decode_group);
       }
@@ -335,9 +209,9 @@ struct decode_task {
         token_angles(turns, call.queries[i] - call.keys[first], rotation_side::query, magnitude, 0,
                      angles.cos, angles.sin);
       }
-      for (index_t row = i; row < rows(); row += call.query_tokens) {
-        const float* const from = scratch.queries + row * query_stride();
-        float* const to = turned_row(row);
+      for (index_t row = i; row < rows.rows(); row += call.query_tokens) {
+        const float* const from = scratch.queries + rows.slot(row) * query_stride();
+        float* const to = turned_row(rows.slot(row));
         for (index_t p = 0; p < pairs; p += lanes()) {
           float_vector a = load(from + p), b = load(from + loader.pack.second + p);
           turn_pair(a, b, load(angles.cos + p), load(angles.sin + p));
@@ -366,59 +240,123 @@ struct decode_task {
     return true;
   }
 
-  /// Softcap, bias and mask of one row of scores, then its weights.
-  HWY_NOINLINE void weigh(index_t row, index_t first, index_t count) const {
+  /// What a vector of scores takes for each row of a group, from one number per row.
+  static HWY_INLINE float_vector of_rows(const float* numbers) {
+#if HWY_TARGET == HWY_SCALAR
+    return load(numbers);
+#else
+    return hn::LoadDup128(float_tag(), numbers);
+#endif
+  }
+
+  /// Over all keys whose scores lie in one vector, for each row: `with` of two, in every place of the row.
+  template <class With>
+  static HWY_INLINE float_vector over_keys(float_vector scores, With&& with) {
+    if (lanes() == decode_group) return scores;
+    HWY_ALIGN float parts[vector_slack];
+    store(scores, parts);
+    float_vector result = of_rows(parts);
+    for (index_t n = decode_group; n < lanes(); n += decode_group) result = with(of_rows(parts + n), result);
+    return result;
+  }
+
+  /// Adds the bias by distance to the scores of the group at `slot`.
+  HWY_NOINLINE void add_bias(index_t slot, index_t members, index_t first, index_t count) const {
+    const distance_bias& bias = call.bias;
+    float* const scores = scores_of(slot);
+    // One slope or one number for all keys of a row, in the usual case that they lie to one side.
+    HWY_ALIGN float begin[decode_group] = {}, slope[decode_group] = {};
+    bool straight = true;
+    for (index_t r = 0; r < members; ++r) {
+      const index_t head = rows.head_of(slot + r);
+      const position distance = call.queries[rows.query_of(slot + r)] - call.keys[first];
+      if (bias.kind == distance_bias::form::linear) {
+        straight &= distance < 0 || distance >= count - 1;
+        slope[r] = static_cast<float>((distance < 0 ? bias.ahead : bias.behind)[head] * log2_e);
+        begin[r] = static_cast<float>(distance);
+      } else {
+        straight &= distance - (count - 1) >= bias.last;
+        slope[r] = bias_at(bias, head, bias.last);
+        begin[r] = 1;
+      }
+    }
+    if (!straight) {
+      for (index_t r = 0; r < members; ++r) {
+        const index_t head = rows.head_of(slot + r);
+        const position distance = call.queries[rows.query_of(slot + r)] - call.keys[first];
+        for (index_t t = 0; t < count; ++t) scores[t * decode_group + r] += bias_at(bias, head, distance - t);
+      }
+      return;
+    }
     const float_tag d;
-    const index_t query = row % call.query_tokens, head = heads.head_of(call, row), width = lanes();
-    float* const scores = scratch.scores + row * scratch.score_stride;
-    const position distance = call.queries[query] - call.keys[first];
+    const float step = bias.kind == distance_bias::form::linear ? 1.0f / decode_group : 0.0f;
+    for (index_t n = 0; n < count * decode_group; n += lanes()) {
+      const float_vector key = hn::Floor(hn::Mul(hn::Iota(d, static_cast<float>(n)), constant(step)));
+      store(hn::MulAdd(of_rows(slope), hn::Sub(of_rows(begin), key), load(scores + n)), scores + n);
+    }
+  }
+
+  /// Softcap, bias and mask of the scores of the group at `slot`, then its weights.
+  HWY_NOINLINE void weigh(index_t slot, index_t members, index_t first, index_t count, bool all_seen) const {
+    const index_t width = lanes(), size = round_up(count * decode_group, width);
+    float* const scores = scores_of(slot);
     if (call.softcap > 0) {
       const float_vector cap = constant(static_cast<float>(call.softcap * log2_e));
-      for (index_t t = 0; t < count; t += width) store(hn::Mul(tanh_of(load(scores + t)), cap), scores + t);
+      for (index_t n = 0; n < size; n += width) store(hn::Mul(tanh_of(load(scores + n)), cap), scores + n);
     }
-    const distance_bias& bias = call.bias;
-    if (bias.kind == distance_bias::form::linear && (distance < 0 || distance >= count - 1)) {
-      const auto slope = static_cast<float>((distance < 0 ? bias.ahead : bias.behind)[head] * log2_e);
-      const float_vector start = constant(static_cast<float>(distance));
-      for (index_t t = 0; t < count; t += width)
-        store(
-            hn::MulAdd(constant(slope), hn::Sub(start, hn::Iota(d, static_cast<float>(t))), load(scores + t)),
-            scores + t);
-    } else if (bias.kind == distance_bias::form::diagonal && distance - (count - 1) >= bias.last) {
-      const float_vector end = constant(bias_at(bias, head, bias.last));
-      for (index_t t = 0; t < count; t += width) store(hn::Add(load(scores + t), end), scores + t);
-    } else if (bias.kind != distance_bias::form::none) {
-      for (index_t t = 0; t < count; ++t) scores[t] += bias_at(bias, head, distance - t);
+    if (call.bias.kind != distance_bias::form::none) add_bias(slot, members, first, count);
+    if (!all_seen) {
+      for (index_t r = 0; r < members; ++r) {
+        const row_range seen = seen_by(rows.query_of(slot + r), first, count);
+        for (index_t t = 0; t < count; ++t)
+          if (t < seen.begin || t >= seen.end) scores[t * decode_group + r] = masked_score;
+      }
     }
-    const row_range seen = seen_by(query, first, count);
-    std::fill_n(scores, seen.begin, masked_score);
-    std::fill_n(scores + seen.end, round_up(count, width) - seen.end, masked_score);
+    std::fill(scores + count * decode_group, scores + size, masked_score);
 
-    float_vector largest = constant(scratch.largest[row]);
-    for (index_t t = 0; t < count; t += width) largest = hn::Max(load(scores + t), largest);
-    largest = hn::MaxOfLanes(d, largest);
-    float_vector sum = hn::Zero(d);
-    for (index_t t = 0; t < count; t += width) {
-      const float_vector weight = exp2_of(hn::Sub(load(scores + t), largest));
-      store(weight, scores + t);
+    const auto larger = [](float_vector a, float_vector b) HWY_ATTR { return hn::Max(a, b); };
+    const auto add = [](float_vector a, float_vector b) HWY_ATTR { return hn::Add(a, b); };
+    const float_vector before = of_rows(scratch.largest + slot);
+    float_vector largest = before;
+    // In this order a NaN leaves the largest as it was on x86; its weight is NaN either way.
+    for (index_t n = 0; n < size; n += width) largest = larger(load(scores + n), largest);
+    largest = over_keys(largest, larger);
+    float_vector sum = hn::Zero(float_tag());
+    for (index_t n = 0; n < size; n += width) {
+      const float_vector weight = exp2_of(hn::Sub(load(scores + n), largest));
+      store(weight, scores + n);
       sum = hn::Add(sum, weight);
     }
-    const float keep = hn::GetLane(exp2_of(hn::Sub(constant(scratch.largest[row]), largest)));
-    scratch.keep[row] = keep;
-    scratch.total[row] = scratch.total[row] * keep + hn::GetLane(hn::SumOfLanes(d, sum));
-    scratch.largest[row] = hn::GetLane(largest);
+    const float_vector keep = exp2_of(hn::Sub(before, largest));
+    const float_vector total = hn::MulAdd(of_rows(scratch.total + slot), keep, over_keys(sum, add));
+    store_group(keep, scratch.keep + slot);
+    store_group(total, scratch.total + slot);
+    store_group(largest, scratch.largest + slot);
+  }
+
+  static HWY_INLINE void store_group(float_vector value, float* to) {
+    HWY_ALIGN float whole[vector_slack];
+    store(value, whole);
+    std::copy_n(whole, decode_group, to);
+  }
+
+  /// Calls `with(slot, members)` for every group of rows of one KV head.
+  template <class With>
+  HWY_INLINE void for_each_group(index_t kv, With&& with) const {
+    const index_t rows_of_kv = rows.rows_of_kv();
+    for (index_t r = 0; r < rows_of_kv; r += decode_group)
+      with(kv * rows.slots_of_kv() + r, (std::min)(rows_of_kv - r, decode_group));
   }
 
   /// Scores of the rows of one KV head and `count` keys of the block that begins at `key`.
   template <pairing Layout, class T>
   HWY_INLINE void score(const T* key, index_t count, index_t kv, index_t ahead) const {
-    const index_t rows_of_kv = heads.rows_of_kv(call);
-    for (index_t r = 0; r < rows_of_kv; r += decode_group) {
-      const index_t rows = (std::min)(rows_of_kv - r, decode_group);
-      dot_rows<Layout>(rows, loader, key, count, turned_row(kv * rows_of_kv + r), scratch.sums, ahead);
-      collect_scores(scratch.sums, count, rows, scratch.scores + (kv * rows_of_kv + r) * scratch.score_stride,
-                     scratch.score_stride);
-    }
+    for_each_group(kv, [&](index_t slot, index_t members) HWY_ATTR {
+      float* const scores = scores_of(slot);
+      float* const sums = lanes() == decode_group ? scores : scratch.sums;
+      dot_rows<Layout>(members, loader, key, count, turned_row(slot), sums, ahead);
+      add_parts(sums, count, scores);
+    });
   }
 
   /// O ← keep·O + weights·V of one KV head over Vectors vectors of columns from c on, of the block at `block`.
@@ -427,15 +365,16 @@ struct decode_task {
   template <int Vectors, class T>
   HWY_INLINE void add_values(const T* values, index_t stride, index_t block, index_t count, bool all_seen,
                              index_t kv, index_t c, index_t ahead) const {
-    const index_t begin = kv * heads.rows_of_kv(call), end = begin + heads.rows_of_kv(call);
+    const index_t rows_of_kv = rows.rows_of_kv(), first_slot = kv * rows.slots_of_kv();
     const index_t most = all_seen ? value_rows : 1;
-    for (index_t r = begin; r < end; r += most) {
-      const row_range seen = all_seen ? row_range{0, count} : seen_by(r % call.query_tokens, block, count);
-      const product_shape shape{
-          seen.end - seen.begin, scratch.score_stride, 1, stride, scratch.output_stride, ahead};
-      rows_product<value_rows, Vectors, true>(
-          (std::min)(end - r, most), shape, scratch.scores + r * scratch.score_stride + seen.begin,
-          values + seen.begin * stride, scratch.keep + r, scratch.output + r * scratch.output_stride + c);
+    for (index_t r = 0; r < rows_of_kv; r += most) {
+      const index_t slot = first_slot + r;
+      const row_range seen = all_seen ? row_range{0, count} : seen_by(rows.query_of(slot), block, count);
+      const product_shape shape{seen.end - seen.begin, 1, decode_group, stride, scratch.output_stride, ahead};
+      rows_product<value_rows, Vectors, true>((std::min)(rows_of_kv - r, most), shape,
+                                              scores_of(slot) + seen.begin * decode_group,
+                                              values + seen.begin * stride, scratch.keep + slot,
+                                              scratch.output + slot * scratch.output_stride + c);
     }
   }
 
@@ -466,26 +405,28 @@ struct decode_task {
       const T* const key = k + first * call.k.token_stride;
       const T* const value = v + first * call.v.token_stride;
       if (loader.turns) turn_queries(first);
-      for (index_t kv = 0; kv < heads.kv_count; ++kv)
+      for (index_t kv = 0; kv < rows.kv_count; ++kv)
         score<Layout>(key + kv * call.k.head_stride, count, kv, ahead * call.k.token_stride);
-      for (index_t r = 0; r < rows(); ++r) weigh(r, first, count);
       const bool all_seen = all_see(first, count);
-      for (index_t kv = 0; kv < heads.kv_count; ++kv)
+      for (index_t kv = 0; kv < rows.kv_count; ++kv)
+        for_each_group(kv, [&](index_t slot, index_t members)
+                               HWY_ATTR { weigh(slot, members, first, count, all_seen); });
+      for (index_t kv = 0; kv < rows.kv_count; ++kv)
         add_values(value + kv * call.v.head_stride, first, count, all_seen, kv, ahead * call.v.token_stride);
     }
   }
 
   HWY_NOINLINE void attend() const {
-    std::fill_n(scratch.output, rows() * scratch.output_stride, 0.0f);
-    std::fill_n(scratch.largest, rows(), lowest_score);
-    std::fill_n(scratch.total, rows(), 0.0f);
+    std::fill_n(scratch.output, rows.slots() * scratch.output_stride, 0.0f);
+    std::fill_n(scratch.largest, rows.slots(), lowest_score);
+    std::fill_n(scratch.total, rows.slots(), 0.0f);
     if (keys.begin >= keys.end) return;
     pack_queries();
     if (loader.turns)
       for (index_t p = 0; p < loader.pack.pairs; ++p)
         block_phases[p] = (loader.turns->turns_per_token[static_cast<std::size_t>(p)] * decode_keys).hi;
-    with_row(call.k, 0, heads.first_kv, [&]<class T>(const T* k) {
-      const T* const v = static_cast<const T*>(call.v.data) + heads.first_kv * call.v.head_stride;
+    with_row(call.k, 0, rows.first_kv, [&]<class T>(const T* k) {
+      const T* const v = static_cast<const T*>(call.v.data) + rows.first_kv * call.v.head_stride;
       if (loader.turns && loader.turns->layout == pairing::interleaved)
         walk<pairing::interleaved>(k, v);
       else
@@ -495,19 +436,20 @@ struct decode_task {
 
   /// The state of every row, for merge_partials.
   HWY_NOINLINE void write_partials(float* to) const {
-    for (index_t r = 0; r < rows(); ++r, to += partial_stride(call)) {
-      std::copy_n(scratch.output + r * scratch.output_stride, scratch.output_stride, to);
-      to[scratch.output_stride] = scratch.largest[r];
-      to[scratch.output_stride + 1] = scratch.total[r];
+    for (index_t row = 0; row < rows.rows(); ++row, to += partial_stride(call)) {
+      const index_t slot = rows.slot(row);
+      std::copy_n(scratch.output + slot * scratch.output_stride, scratch.output_stride, to);
+      to[scratch.output_stride] = scratch.largest[slot];
+      to[scratch.output_stride + 1] = scratch.total[slot];
     }
   }
 
   /// The output rows, where the keys were not split.
   HWY_NOINLINE void write_rows() const {
-    for (index_t r = 0; r < rows(); ++r) {
-      const index_t query = r % call.query_tokens;
-      prefill_task::finish_row(call, heads.head_of(call, r), query, is_token(query), scratch.largest[r],
-                               scratch.total[r], scratch.output + r * scratch.output_stride);
+    for (index_t row = 0; row < rows.rows(); ++row) {
+      const index_t slot = rows.slot(row), query = rows.query_of(slot);
+      prefill_task::finish_row(call, rows.head_of(slot), query, is_token(query), scratch.largest[slot],
+                               scratch.total[slot], scratch.output + slot * scratch.output_stride);
     }
   }
 
@@ -516,10 +458,10 @@ struct decode_task {
 
 /// Adds up the partial results of the splits, in their order, in place of the first, and writes the output
 /// rows.
-inline HWY_NOINLINE void merge_partials(const problem& call, const decode_heads& heads, index_t splits,
+inline HWY_NOINLINE void merge_partials(const problem& call, const decode_rows_of_task& rows, index_t splits,
                                         index_t split_floats, float* partials) {
   const index_t stride = partial_stride(call), state = round_up(call.value_dim, panel_width());
-  for (index_t r = 0; r < heads.rows(call); ++r) {
+  for (index_t r = 0; r < rows.rows(); ++r) {
     float* const sum = partials + r * stride;
     for (index_t split = 1; split < splits; ++split) {
       const float* const next = partials + split * split_floats + r * stride;
@@ -531,9 +473,9 @@ inline HWY_NOINLINE void merge_partials(const problem& call, const decode_heads&
       sum[state + 1] = sum[state + 1] * hn::GetLane(keep) + next[state + 1] * hn::GetLane(add);
       sum[state] = largest;
     }
-    const index_t query = r % call.query_tokens;
+    const index_t slot = rows.slot(r), query = rows.query_of(slot);
     const bool is_token = query >= call.valid_queries.begin && query < call.valid_queries.end;
-    prefill_task::finish_row(call, heads.head_of(call, r), query, is_token, sum[state], sum[state + 1], sum);
+    prefill_task::finish_row(call, rows.head_of(slot), query, is_token, sum[state], sum[state + 1], sum);
   }
 }
 

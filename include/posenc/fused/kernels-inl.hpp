@@ -68,11 +68,12 @@ inline HWY_NOINLINE void prepare(const problem& call, const task_plan& plan, flo
 }
 
 /// The heads of group `group` of a decode: chunks of the query heads first, KV heads after.
-HWY_INLINE decode_heads decode_heads_of(const problem& call, const task_plan& plan, index_t group) {
+HWY_INLINE decode_rows_of_task decode_rows_of(const problem& call, const task_plan& plan, index_t group) {
   const index_t kv_heads = decode_kv_heads(call), first_kv = group / plan.head_chunks * kv_heads;
   const index_t in_group = group % plan.head_chunks * plan.heads_per_task;
-  return {first_kv, (std::min)(kv_heads, call.kv_heads - first_kv), in_group,
-          (std::min)(plan.heads_per_task, call.group - in_group)};
+  return {first_kv,          (std::min)(kv_heads, call.kv_heads - first_kv),
+          in_group,          (std::min)(plan.heads_per_task, call.group - in_group),
+          call.query_tokens, call.group};
 }
 
 /// Where the split results of a decode lie: group by group, split by split, behind the step table.
@@ -87,7 +88,7 @@ inline HWY_NOINLINE void run_decode(const problem& call, const task_plan& plan, 
   const decode_task work{call,
                          loader,
                          decode_scratch(scratch, call, loader.pack, plan),
-                         decode_heads_of(call, plan, task / plan.tiles),
+                         decode_rows_of(call, plan, task / plan.tiles),
                          {begin, (std::min)(range.end, begin + plan.split)}};
   work.attend();
   if (plan.merges > 0)
@@ -134,7 +135,7 @@ inline HWY_NOINLINE void run(const problem& call, const task_plan& plan, float* 
 
 inline HWY_NOINLINE void merge(const problem& call, const task_plan& plan, float* shared, float*,
                                index_t task) {
-  merge_partials(call, decode_heads_of(call, plan, task), plan.tiles, plan.rows * partial_stride(call),
+  merge_partials(call, decode_rows_of(call, plan, task), plan.tiles, plan.rows * partial_stride(call),
                  partials_of(call, plan, shared, task * plan.tiles));
 }
 

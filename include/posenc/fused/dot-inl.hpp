@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// Scores of a few rows against keys as they lie in memory. Included once per instruction set.
+#if defined(POSENC_FUSED_DOT_INL_HPP) == defined(HWY_TARGET_TOGGLE)
+#ifdef POSENC_FUSED_DOT_INL_HPP
+#undef POSENC_FUSED_DOT_INL_HPP
+#else
+#define POSENC_FUSED_DOT_INL_HPP
+#endif
+
+#include <algorithm>
+
+#include <posenc/fused/tile-inl.hpp>
+
+HWY_BEFORE_NAMESPACE();
+namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
+
+/// Rows that a key meets at once. Their scores lie side by side, so that a vector holds a few keys' scores of
+/// every row, and what follows is done for all rows together.
+inline constexpr index_t decode_group = HWY_TARGET == HWY_SCALAR ? 1 : 4;
+
+/// Sums of neighbouring lanes, first those of `low`, then those of `high`.
+HWY_INLINE float_vector fold(float_vector low, float_vector high) {
+  float_vector even, odd;
+  split_neighbours(low, high, even, odd);
+  return hn::Add(even, odd);
+}
+
+/// q_r · k_t, r < Rows, for `count` keys as they lie in memory, turned by rows 0, 1, … of the table, and packed
+/// queries (decode_task::turned_row): a vector per key into `sums`, lanes()/decode_group parts of each row's sum. One key after the other, in the order of memory; what lies
+/// `ahead` bytes behind is asked for meanwhile. Whole vectors first: no branch is left in the loops, and every
+/// sum stays in a register.
+template <int Rows, pairing Layout, class T>
+HWY_NOINLINE void dot_keys(const key_loader& keys, const T* key, index_t count, const float* q, float* sums,
+                           index_t ahead) {
+  static_assert(Rows >= 1 && Rows <= decode_group);
+  const float_tag d;
+  const packed_head pack = keys.pack;
+  const index_t width = lanes(), pairs = pack.pairs, whole_pairs = pairs / width * width;
+  const index_t offset = pairs > 0 ? keys.turns->offset : 0, behind = offset + 2 * pairs;
+  const index_t head_dim = keys.call.head_dim;
+  const index_t token_stride = keys.call.k.token_stride;
+  const float* const q_second = q + pack.second * decode_group;
+  const float_vector zero = hn::Zero(d);
+
+#define POSENC_FOR_EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3)
+#define POSENC_ADD_PAIR(r)                                                     \
+  if constexpr (Rows > r) {                                                    \
+    s##r = hn::MulAdd(a, load(q + p * decode_group + r * width), s##r);        \
+    s##r = hn::MulAdd(b, load(q_second + p * decode_group + r * width), s##r); \
+  }
+#define POSENC_ADD_REST(r) \
+  if constexpr (Rows > r) s##r = hn::MulAdd(x, load(q_row + c * decode_group + r * width), s##r);
+
+// `channels` channels from `from` on that do not turn.
+#define POSENC_DO_NOT_TURN(from, to, channels)                  \
+  {                                                             \
+    const T* const row = key + (from);                          \
+    const float* const q_row = q + (to)*decode_group;           \
+    const index_t whole = (channels) / width * width;           \
+    for (index_t c = 0; c < whole; c += width) {                \
+      const float_vector x = load(row + c);                     \
+      POSENC_FOR_EACH_ROW(POSENC_ADD_REST)                      \
+      fetch_ahead(row, c, ahead);                               \
+    }                                                           \
+    if (const index_t c = whole; c < (channels)) {              \
+      const float_vector x = load_first(row + c, (channels)-c); \
+      POSENC_FOR_EACH_ROW(POSENC_ADD_REST)                      \
+    }                                                           \
+  }
+
+  for (index_t t = 0; t < count; ++t, key += token_stride, sums += width) {
+    const step_angles step = keys.step(t);
+    const T* const slice = key + offset;
+    float_vector s0 = zero, s1 = zero, s2 = zero, s3 = zero, a, b;
+    for (index_t p = 0; p < whole_pairs; p += width) {
+      load_whole_pairs<Layout>(slice, pairs, p, a, b);
+      float_vector cosine = step.cos(p), sine = step.sin(p);
+      keep_in_register(a), keep_in_register(b), keep_in_register(cosine), keep_in_register(sine);
+      turn_pair(a, b, cosine, sine);
+      POSENC_FOR_EACH_ROW(POSENC_ADD_PAIR)
+      fetch_ahead(slice, Layout == pairing::half_split ? p : 2 * p, ahead);
+      fetch_ahead(slice, Layout == pairing::half_split ? pairs + p : 2 * p + width, ahead);
+    }
+    if (const index_t p = whole_pairs; p < pairs) {
+      load_pairs(slice, Layout, pairs, p, a, b);
+      turn_pair(a, b, step.cos(p), step.sin(p));
+      POSENC_FOR_EACH_ROW(POSENC_ADD_PAIR)
+    }
+    if (offset > 0) POSENC_DO_NOT_TURN(0, pack.before, offset)
+    if (behind < head_dim) POSENC_DO_NOT_TURN(behind, pack.behind, head_dim - behind)
+    if constexpr (decode_group == 1)
+      store(s0, sums);
+    else
+      store(fold(fold(s0, s1), fold(s2, s3)), sums);
+  }
+
+#undef POSENC_DO_NOT_TURN
+#undef POSENC_ADD_REST
+#undef POSENC_ADD_PAIR
+#undef POSENC_FOR_EACH_ROW
+}
+
+/// dot_keys for a number of rows known at run time.
+template <pairing Layout, class T>
+HWY_INLINE void dot_rows(index_t rows, const key_loader& keys, const T* key, index_t count, const float* q,
+                         float* sums, index_t ahead) {
+  if (rows == 1) return dot_keys<1, Layout>(keys, key, count, q, sums, ahead);
+  if constexpr (decode_group > 1) {
+    if (rows == 2) return dot_keys<2, Layout>(keys, key, count, q, sums, ahead);
+    if (rows == 3) return dot_keys<3, Layout>(keys, key, count, q, sums, ahead);
+    return dot_keys<4, Layout>(keys, key, count, q, sums, ahead);
+  }
+}
+
+/// Adds up what dot_keys left of `count` keys in `sums`, which is used up: scores [key][decode_group].
+inline HWY_NOINLINE void add_parts(float* sums, index_t count, float* scores) {
+  const index_t width = lanes(), at_once = width / decode_group;
+  if (at_once <= 1) return;  // sums and scores are the same
+  index_t vectors = round_up(count, at_once);
+  std::fill_n(sums + count * width, (vectors - count) * width, 0.0f);
+  for (index_t parts = at_once; parts > 1; parts /= 2) {
+    vectors /= 2;
+    float* const to = parts == 2 ? scores : sums;
+    for (index_t n = 0; n < vectors; ++n)
+      store(fold(load(sums + 2 * n * width), load(sums + (2 * n + 1) * width)), to + n * width);
+  }
+}
+
+}  // namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
