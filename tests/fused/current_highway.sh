@@ -19,7 +19,7 @@ ar rcs "$build/libhwy.a" "$build"/*.o
 
 cmake -S . -B "$build" -G Ninja -DPOSENC_EXAMPLES=OFF -DPOSENC_BENCH=OFF -DPOSENC_WERROR=ON \
   -DPOSENC_HWY_INCLUDE_DIR="$highway" -DPOSENC_HWY_LIBRARY="$build/libhwy.a" >/dev/null
-programs=(posenc_tests_fused_{every_target,native,isa_mix,isa_mix_dispatched})
+programs=(posenc_tests_fused{,_native,_isa_mix,_isa_mix_dispatched})
 cmake --build "$build" --target "${programs[@]}"
 awk '/define HWY_(MAJOR|MINOR|PATCH)/ {v = v (v ? "." : "") $3} END {print "Highway " v}' "$highway/hwy/base.h"
 for program in "${programs[@]}"; do
