@@ -22,12 +22,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
 
-/// Keys of a block; at most prefill_keys, whose table of R(t) is used.
-inline constexpr index_t decode_keys = 32;
+/// Keys of a block: as many as leave a block of keys and values of several heads, and what is on its way of the
+/// next one, in the second-level cache.
+HWY_INLINE index_t decode_keys(const problem& call) { return call.k.type == storage::float32 ? 32 : 64; }
 /// Queries and rows (queries × heads) of a task.
 inline constexpr index_t decode_queries = 8, decode_rows = 32;
-/// Floats of keys and values of a block that may be on their way into the second-level cache.
-inline constexpr index_t decode_block_floats = index_t{128} * 1024;
+/// Bytes of keys and values of a block that may be on their way into the second-level cache.
+inline constexpr index_t decode_block_bytes = index_t{512} * 1024;
 /// Tasks wanted of one call, and the fewest keys that are worth a split.
 inline constexpr index_t decode_tasks = 32, decode_split = 1024;
 /// Rows and vectors of values that are added up together: wide rather than high, so that values are read in the
@@ -63,7 +64,8 @@ HWY_INLINE index_t partial_stride(const problem& call) {
 HWY_INLINE index_t decode_kv_heads(const problem& call) {
   const bool token_major =
       call.k.head_stride < call.k.token_stride && call.v.head_stride < call.v.token_stride;
-  const index_t fit = decode_block_floats / (decode_keys * (call.head_dim + call.value_dim));
+  const index_t fit =
+      decode_block_bytes / (decode_keys(call) * (call.head_dim + call.value_dim) * bytes_of(call.k.type));
   return token_major ? (std::clamp)(fit, index_t{1}, call.kv_heads) : 1;
 }
 
@@ -79,7 +81,7 @@ HWY_INLINE task_plan plan_decode(const problem& call) {
   const index_t keys = range.end - range.begin;
   const index_t groups = (call.kv_heads + kv_heads - 1) / kv_heads * plan.head_chunks;
   const index_t splits = (std::clamp)(keys / decode_split, index_t{1}, (decode_tasks + groups - 1) / groups);
-  plan.split = round_up((std::max)(index_t{1}, (keys + splits - 1) / splits), decode_keys);
+  plan.split = round_up((std::max)(index_t{1}, (keys + splits - 1) / splits), decode_keys(call));
   plan.tiles = (std::max)(index_t{1}, (keys + plan.split - 1) / plan.split);
   plan.tasks = groups * plan.tiles;
   plan.merges = plan.tiles > 1 ? groups : 0;
@@ -124,10 +126,10 @@ struct decode_scratch {
     phases = reinterpret_cast<std::uint64_t*>(take(2 * decode_queries * (pack.second + lanes())));
     queries = take(slots * (pack.stride + lanes()));
     turned = take(slots * (pack.stride + lanes()));
-    sums = take(decode_keys * lanes());
-    scores = take(slots * decode_keys + lanes());
+    sums = take(decode_keys(call) * lanes());
+    scores = take(slots * decode_keys(call) + lanes());
     output = take(slots * output_stride);
-    tail = take(decode_keys * lanes());
+    tail = take(decode_keys(call) * lanes());
     largest = take(slots), total = take(slots), keep = take(slots);
   }
 };
@@ -149,7 +151,7 @@ struct decode_task {
   }
   /// The scores of a slot: score t lies t·decode_group farther.
   [[nodiscard]] float* scores_of(index_t slot) const {
-    return scratch.scores + slot / decode_group * decode_group * decode_keys + slot % decode_group;
+    return scratch.scores + slot / decode_group * decode_group * decode_keys(call) + slot % decode_group;
   }
   [[nodiscard]] index_t phase_stride() const { return loader.pack.second + lanes(); }
   [[nodiscard]] bool is_token(index_t query) const {
@@ -398,10 +400,11 @@ struct decode_task {
   /// then come as evenly as they can be answered.
   template <pairing Layout, class T>
   HWY_NOINLINE void walk(const T* k, const T* v) const {
-    for (index_t first = keys.begin; first < keys.end; first += decode_keys) {
-      const index_t count = (std::min)(decode_keys, keys.end - first);
-      const index_t ahead =
-          first + decode_keys < call.valid_keys.end ? decode_keys * static_cast<index_t>(sizeof(T)) : 0;
+    for (index_t first = keys.begin; first < keys.end; first += decode_keys(call)) {
+      const index_t count = (std::min)(decode_keys(call), keys.end - first);
+      const index_t ahead = first + decode_keys(call) < call.valid_keys.end
+                                ? decode_keys(call) * static_cast<index_t>(sizeof(T))
+                                : 0;
       const T* const key = k + first * call.k.token_stride;
       const T* const value = v + first * call.v.token_stride;
       if (loader.turns) turn_queries(first);
@@ -424,7 +427,7 @@ struct decode_task {
     pack_queries();
     if (loader.turns)
       for (index_t p = 0; p < loader.pack.pairs; ++p)
-        block_phases[p] = (loader.turns->turns_per_token[static_cast<std::size_t>(p)] * decode_keys).hi;
+        block_phases[p] = (loader.turns->turns_per_token[static_cast<std::size_t>(p)] * decode_keys(call)).hi;
     with_row(call.k, 0, rows.first_kv, [&]<class T>(const T* k) {
       const T* const v = static_cast<const T*>(call.v.data) + rows.first_kv * call.v.head_stride;
       if (loader.turns && loader.turns->layout == pairing::interleaved)
@@ -453,7 +456,7 @@ struct decode_task {
     }
   }
 
-  mutable std::uint64_t block_phases[most_pairs] = {};  ///< phase of decode_keys tokens
+  mutable std::uint64_t block_phases[most_pairs] = {};  ///< phase of decode_keys(call) tokens
 };
 
 /// Adds up the partial results of the splits, in their order, in place of the first, and writes the output

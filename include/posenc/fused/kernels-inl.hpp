@@ -31,9 +31,11 @@ HWY_INLINE key_loader loader_of(const problem& call, const task_plan& plan, cons
           needs_step_table(call, plan) ? step_stride(call) : 0};
 }
 
-HWY_INLINE index_t table_rows(const task_plan& plan) { return plan.decode ? decode_keys : prefill_keys; }
+HWY_INLINE index_t table_rows(const problem& call, const task_plan& plan) {
+  return plan.decode ? decode_keys(call) : prefill_keys;
+}
 HWY_INLINE index_t table_floats(const problem& call, const task_plan& plan) {
-  return needs_step_table(call, plan) ? table_rows(plan) * step_stride(call) : 0;
+  return needs_step_table(call, plan) ? table_rows(call, plan) * step_stride(call) : 0;
 }
 
 inline HWY_NOINLINE void plan_prefill(const problem& call, const packed_head& pack, task_plan& result) {
@@ -64,7 +66,8 @@ inline HWY_NOINLINE task_plan plan(const problem& call) {
 }
 
 inline HWY_NOINLINE void prepare(const problem& call, const task_plan& plan, float* shared) {
-  if (needs_step_table(call, plan)) fill_step_table(*call.turns, table_rows(plan), step_stride(call), shared);
+  if (needs_step_table(call, plan))
+    fill_step_table(*call.turns, table_rows(call, plan), step_stride(call), shared);
 }
 
 /// The heads of group `group` of a decode: chunks of the query heads first, KV heads after.
