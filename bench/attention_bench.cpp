@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include <unistd.h>
+
 #include <benchmark/benchmark.h>
 
 #include <posenc/fused/attention.hpp>
@@ -299,6 +301,8 @@ void run(benchmark::State& state, const shape& s, const variant<S>& v, int threa
 /// The usual table, and behind it what is worth comparing: shares of the machine and ratios between variants.
 class ratio_reporter : public benchmark::ConsoleReporter {
  public:
+  ratio_reporter() : ConsoleReporter(isatty(STDOUT_FILENO) != 0 ? OO_ColorTabular : OO_Tabular) {}
+
   void ReportRuns(const std::vector<Run>& runs) override {
     ConsoleReporter::ReportRuns(runs);
     for (const Run& run : runs)

@@ -109,7 +109,7 @@ template <class Q, class K, class V>
   require(k.heads == kv_heads && v.heads == kv_heads, "attention: k and v have ", k.heads, " and ", v.heads,
           " heads, the options say kv_heads ", kv_heads);
   require(q.head_dim >= 1 && q.head_dim == k.head_dim, "attention: head_dim of q ", q.head_dim, " and of k ",
-          k.head_dim, " must be equal and positive");
+          k.head_dim, " must be equal and positive (with heads ", heads, ", kv_heads ", kv_heads, ")");
   require(v.head_dim >= 1, "attention: head_dim of v ", v.head_dim, " is not positive");
   require(k.tokens == v.tokens, "attention: k has ", k.tokens, " tokens, v has ", v.tokens);
   const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(q.head_dim)));

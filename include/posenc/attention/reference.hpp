@@ -3,10 +3,14 @@
 /// Attention as the papers write it: the documentation of what posenc computes, and what every kernel is
 /// tested against.
 ///
-///     s_ij = τ_i·σ·( q̂_i·k̂_j + q_i·r_{j−i} ),   q̂ = R(i) q,   k̂ = R(j) k        (doors rotate, bias
-///     (content) and scale) s_ij ← c·tanh(s_ij / c) (softcap) s_ij ← s_ij + b_h(i, j) (door bias) out_i = Σ_j
-///     e^{s_ij} (v_j + a_{j−i}) / Z_i,   Z_i = Σ_j e^{s_ij} + e^{sink},   over the keys j that i may see
+///     s_ij = τ_i·σ·( q̂_i·k̂_j + q_i·r_{j−i} ),  q̂ = R(i) q,  k̂ = R(j) k     (doors rotate, bias by content, scale)
+///     s_ij ← c·tanh(s_ij / c)                                               (softcap)
+///     s_ij ← s_ij + b_h(i, j)                                               (door bias)
+///     out_i = Σ_j e^{s_ij} (v_j + a_{j−i}) / Z_i,  Z_i = Σ_j e^{s_ij} + e^{sink},  over the keys j that i may see
 ///     log_sum_exp_i = ln Z_i
+///
+/// The door embed is not here: it adds to rows before they are projected (encoding.hpp, self_attention.hpp), so
+/// an encoding with that door alone changes nothing in this call.
 ///
 /// Vaswani et al. 2017, arXiv:1706.03762. Works for float, double, long double, Eigen::half and
 /// Eigen::bfloat16 (computed in float, summed in double like float) and for automatic-differentiation

@@ -111,7 +111,7 @@ class alibi {
   /// \throws std::invalid_argument when there is no such head.
   [[nodiscard]] T bias(int head, position offset) const {
     detail::require(head >= 0 && static_cast<std::size_t>(head) < slopes_.size(), "alibi: head ", head,
-                    " of ", slopes_.size());
+                    " asked for, made for ", slopes_.size(), " heads");
     const double distance = static_cast<double>(offset);
     const double signed_distance = form_ == alibi_form::symmetric && distance > 0 ? -distance : distance;
     return static_cast<T>(slopes_[static_cast<std::size_t>(head)] * signed_distance);
@@ -132,8 +132,9 @@ class alibi {
 
   [[nodiscard]] static std::vector<double> published(const alibi_options& options) {
     const index_t first = options.head_offset, total = options.total_heads.value_or(first + options.heads);
-    detail::require(options.heads >= 1 && first >= 0 && first <= total - options.heads, "alibi: heads ",
-                    first, " to ", first, " + ", options.heads, " of ", total);
+    detail::require(options.heads >= 1, "alibi: heads ", options.heads, " is not positive");
+    detail::require(first >= 0 && first <= total - options.heads, "alibi: heads ", first, " to ", first,
+                    " + ", options.heads, " of ", total);
     const std::vector<double> all = alibi_slopes(total, options.bias_max);
     return {all.begin() + first, all.begin() + first + options.heads};
   }

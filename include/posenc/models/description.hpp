@@ -240,8 +240,8 @@ inline void check_ropes(const model_description& model) {
       if (!encoding.layers.empty()) names += ", from layer " + std::to_string(encoding.layers.front());
       names += ")";
     }
-    detail::fail<std::invalid_argument>(model.model_type,
-                                        ": layers differ, so say which layer is meant: ", names);
+    detail::fail<std::invalid_argument>(
+        model.model_type, ": layers differ, so say which layer is meant (option layer): ", names);
   }
   return (void)model.encodings.front().rope(), model.encodings.front();
 }

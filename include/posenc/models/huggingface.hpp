@@ -954,18 +954,19 @@ class reader {
   return detail::huggingface::reader(config, options).read();
 }
 
-/// The same from the text of a config.json, which is not trusted.
+/// The same from the text of a config.json, which is not trusted. \param what names the text in errors
 /// \throws format_error also when it is no JSON, with the byte offset.
 [[nodiscard]] inline model_description parse_huggingface(std::string_view text,
-                                                         const huggingface_options& options = {}) {
-  const nlohmann::json config = parse_json(text, "config.json");
+                                                         const huggingface_options& options = {},
+                                                         std::string_view what = "config.json") {
+  const nlohmann::json config = parse_json(text, what);
   return describe_huggingface(config, options);
 }
 
 /// The same from a file. \throws format_error also when the file cannot be read.
 [[nodiscard]] inline model_description read_huggingface(const std::filesystem::path& path,
                                                         const huggingface_options& options = {}) {
-  return parse_huggingface(detail::read_text(path), options);
+  return parse_huggingface(detail::read_text(path), options, path.filename().string());
 }
 
 /// Which of a model's ropes is wanted.
