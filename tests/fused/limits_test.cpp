@@ -85,6 +85,21 @@ TEST(FusedLimits, PositionsAtBothEndsOfOneCall) {
   }
 }
 
+TEST(FusedLimits, TheFarthestQueryAndTheWidestWindow) {
+  for (const index_t queries : {2, 10}) {
+    std::vector<position> at(static_cast<std::size_t>(queries), position_limit);
+    at.back() = -position_limit;
+    for (const position key : {position{-1}, position{0}, position_limit - keys + 1})
+      for (const bool ahead : {false, true}) {
+        posenc::attention_options options{.heads = 2,
+                                          .query_positions = posenc::positions::each(at),
+                                          .key_positions = posenc::positions::from(key)};
+        (ahead ? options.lookahead : options.lookback) = position_limit;
+        check_encodings(queries, options, false);
+      }
+  }
+}
+
 TEST(FusedLimits, GroupsOfSixtyFourHeads) {
   const posenc::rope<float> rope{{.head_dim = head_dim, .pairing = posenc::pairing::half_split}};
   for (const index_t queries : {1, 3, 20})

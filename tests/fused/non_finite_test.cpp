@@ -14,6 +14,7 @@
 #include <posenc/posenc.hpp>
 
 #include "fused/calls.hpp"
+#include "fused/targets.hpp"
 
 namespace {
 
@@ -84,6 +85,72 @@ TEST(FusedNonFinite, ABiasOfMinusInfinityHidesThemToo) {
                  posenc::reference::attention(q, k, v, every_third{}, options),
                  std::to_string(queries) + " queries");
   }
+}
+
+/// Hides the keys three tokens back.
+struct three_back {
+  [[nodiscard]] float bias(index_t, position offset) const { return offset == -3 ? -infinity : 0; }
+};
+
+TEST(FusedNonFinite, ABiasByDistanceHidesValues) {
+  for (const float value : {nan, infinity, -infinity})
+    for (const index_t queries : {1, 8, 9, 40})
+      sweep::on_every_target([&](const char* target) {
+        const auto q = random_matrix<float>(queries, 16, 1);
+        const auto k = random_matrix<float>(60, 16, 2);
+        auto v = random_matrix<float>(60, 16, 3);
+        v(56, 3) = value;
+        expect_alike(posenc::fused::attention(q, k, v, three_back{}),
+                     posenc::reference::attention(q, k, v, three_back{}),
+                     std::string(target) + ", " + std::to_string(queries) + " queries");
+      });
+}
+
+TEST(FusedNonFinite, InSixteenBitsToo) {
+  const auto check = []<class S>(S value) {
+    for (const index_t queries : {1, 9})
+      for (const bool in_keys : {false, true})
+        sweep::on_every_target([&](const char* target) {
+          const auto q = random_matrix<S>(queries, 16, 1);
+          auto k = random_matrix<S>(60, 16, 2), v = random_matrix<S>(60, 16, 3);
+          (in_keys ? k : v)(40, 3) = value;
+          const posenc::attention_options options{.mask = posenc::causal};
+          const row_major_matrix<float> fused =
+              posenc::fused::attention(q, k, v, posenc::no_encoding{}, options).template cast<float>();
+          const row_major_matrix<float> reference =
+              posenc::reference::attention(q, k, v, posenc::no_encoding{}, options).template cast<float>();
+          for (index_t r = 0; r < queries; ++r)
+            for (index_t c = 0; c < 16; ++c)
+              ASSERT_EQ(std::isfinite(fused(r, c)), std::isfinite(reference(r, c)))
+                  << target << ", " << queries << " queries, " << (in_keys ? "key" : "value") << ", channel "
+                  << c;
+        });
+  };
+  for (const float value : {nan, infinity, -infinity}) {
+    check(Eigen::half(value));
+    check(Eigen::bfloat16(value));
+  }
+}
+
+TEST(FusedNonFinite, EveryHalfIsReadAsItself) {
+  // A value alone under a weight of one comes out as it went in.
+  sweep::on_every_target([](const char* target) {
+    const row_major_matrix<Eigen::half> one = row_major_matrix<Eigen::half>::Zero(1, 16);
+    row_major_matrix<Eigen::half> v(1, 16);
+    for (std::uint32_t bits = 0; bits < 0x10000u; bits += 16) {
+      for (std::uint32_t c = 0; c < 16; ++c)
+        v(0, static_cast<index_t>(c)) =
+            Eigen::numext::bit_cast<Eigen::half>(static_cast<std::uint16_t>(bits + c));
+      const row_major_matrix<Eigen::half> out = posenc::fused::attention(one, one, v, posenc::no_encoding{});
+      for (index_t c = 0; c < 16; ++c) {
+        const auto in_float = static_cast<float>(v(0, c)), out_float = static_cast<float>(out(0, c));
+        if (std::isnan(in_float))
+          ASSERT_TRUE(std::isnan(out_float)) << target << ", " << bits + static_cast<std::uint32_t>(c);
+        else
+          ASSERT_EQ(out_float, in_float) << target << ", " << bits + static_cast<std::uint32_t>(c);
+      }
+    }
+  });
 }
 
 TEST(FusedNonFinite, EveryNanIsOneWhateverItsBits) {

@@ -226,20 +226,8 @@ struct decode_task {
 
   /// Keys of the block at `first` that a query sees.
   HWY_INLINE row_range seen_by(index_t query, index_t first, index_t count) const {
-    const position distance = problem::within_limits(call.queries[query] - call.keys[first]);
-    row_range seen{0, count};
-    if (call.farthest_ahead != problem::no_limit)
-      seen.end = (std::clamp)(distance + call.farthest_ahead + 1, position{0}, position{count});
-    if (call.farthest_behind != problem::no_limit)
-      seen.begin = (std::clamp)(distance - call.farthest_behind, position{0}, position{seen.end});
-    return seen;
-  }
-  [[nodiscard]] HWY_INLINE bool all_see(index_t first, index_t count) const {
-    for (index_t query = 0; query < call.query_tokens; ++query) {
-      const row_range seen = seen_by(query, first, count);
-      if (seen.begin > 0 || seen.end < count) return false;
-    }
-    return true;
+    const position at = call.queries[query], key = call.keys[first];
+    return seen_rows(call, {at, at, true}, {key, key + count - 1, true}, count);
   }
 
   /// What a vector of scores takes for each row of a group, from one number per row.
@@ -299,7 +287,7 @@ struct decode_task {
   }
 
   /// Softcap, bias and mask of the scores of the group at `slot`, then its weights.
-  HWY_NOINLINE void weigh(index_t slot, index_t members, index_t first, index_t count, bool all_seen) const {
+  HWY_NOINLINE void weigh(index_t slot, index_t members, index_t first, index_t count) const {
     const index_t width = lanes(), size = round_up(count * decode_group, width);
     float* const scores = scores_of(slot);
     if (call.softcap > 0) {
@@ -307,12 +295,10 @@ struct decode_task {
       for (index_t n = 0; n < size; n += width) store(hn::Mul(tanh_of(load(scores + n)), cap), scores + n);
     }
     if (call.bias.kind != distance_bias::form::none) add_bias(slot, members, first, count);
-    if (!all_seen) {
-      for (index_t r = 0; r < members; ++r) {
-        const row_range seen = seen_by(rows.query_of(slot + r), first, count);
-        for (index_t t = 0; t < count; ++t)
-          if (t < seen.begin || t >= seen.end) scores[t * decode_group + r] = masked_score;
-      }
+    for (index_t r = 0; r < members; ++r) {
+      const row_range seen = seen_by(rows.query_of(slot + r), first, count);
+      for (index_t t = 0; t < seen.begin; ++t) scores[t * decode_group + r] = masked_score;
+      for (index_t t = seen.end; t < count; ++t) scores[t * decode_group + r] = masked_score;
     }
     std::fill(scores + count * decode_group, scores + size, masked_score);
 
@@ -361,45 +347,56 @@ struct decode_task {
     });
   }
 
-  /// O ← keep·O + weights·V of one KV head over Vectors vectors of columns from c on, of the block at `block`.
-  /// Where some query does not see some key, each row meets its own keys alone: a weight of zero does not undo a
-  /// value that is no number.
+  /// O ← keep·O + weights·V of one KV head over Vectors vectors of columns from c on.
   template <int Vectors, class T>
-  HWY_INLINE void add_values(const T* values, index_t stride, index_t block, index_t count, bool all_seen,
-                             index_t kv, index_t c, index_t ahead) const {
-    const index_t rows_of_kv = rows.rows_of_kv(), first_slot = kv * rows.slots_of_kv();
-    const index_t most = all_seen ? value_rows : 1;
-    for (index_t r = 0; r < rows_of_kv; r += most) {
-      const index_t slot = first_slot + r;
-      const row_range seen = all_seen ? row_range{0, count} : seen_by(rows.query_of(slot), block, count);
-      const product_shape shape{seen.end - seen.begin, 1, decode_group, stride, scratch.output_stride, ahead};
-      rows_product<value_rows, Vectors, true>((std::min)(rows_of_kv - r, most), shape,
-                                              scores_of(slot) + seen.begin * decode_group,
-                                              values + seen.begin * stride, scratch.keep + slot,
+  HWY_INLINE void add_columns(const T* values, index_t stride, index_t count, index_t kv, index_t c,
+                              index_t ahead) const {
+    const index_t rows_of_kv = rows.rows_of_kv();
+    const product_shape shape{count, 1, decode_group, stride, scratch.output_stride, ahead};
+    for (index_t r = 0; r < rows_of_kv; r += value_rows) {
+      const index_t slot = kv * rows.slots_of_kv() + r;
+      rows_product<value_rows, Vectors, true>((std::min)(rows_of_kv - r, value_rows), shape, scores_of(slot),
+                                              values, scratch.keep + slot,
                                               scratch.output + slot * scratch.output_stride + c);
     }
   }
 
   /// All columns of one KV head.
   template <class T>
-  HWY_INLINE void add_values(const T* values, index_t block, index_t count, bool all_seen, index_t kv,
-                             index_t ahead) const {
+  HWY_INLINE void add_values(const T* values, index_t count, index_t kv, index_t ahead) const {
     const index_t width = lanes(), stride = call.v.token_stride, whole = call.value_dim / width * width;
     index_t c = 0;
     for (; c + value_vectors * width <= whole; c += value_vectors * width)
-      add_values<value_vectors>(values + c, stride, block, count, all_seen, kv, c, ahead);
-    for (; c + width <= whole; c += width)
-      add_values<1>(values + c, stride, block, count, all_seen, kv, c, ahead);
+      add_columns<value_vectors>(values + c, stride, count, kv, c, ahead);
+    for (; c + width <= whole; c += width) add_columns<1>(values + c, stride, count, kv, c, ahead);
     if (whole == call.value_dim) return;
     for (index_t t = 0; t < count; ++t)
       store(load_first(values + t * stride + whole, call.value_dim - whole), scratch.tail + t * width);
-    add_values<1>(static_cast<const float*>(scratch.tail), width, block, count, all_seen, kv, whole, 0);
+    add_columns<1>(static_cast<const float*>(scratch.tail), width, count, kv, whole, 0);
+  }
+
+  /// The same without a product of zero: a weight of zero does not undo a value that is infinite or no number.
+  template <class T>
+  HWY_NOINLINE void add_seen_values(const T* values, index_t count, index_t kv) const {
+    for (index_t r = 0; r < rows.rows_of_kv(); ++r) {
+      const index_t slot = kv * rows.slots_of_kv() + r;
+      const float* const weights = scores_of(slot);
+      for (index_t c = 0; c < call.value_dim; c += lanes()) {
+        float* const to = scratch.output + slot * scratch.output_stride + c;
+        float_vector sum = hn::Mul(constant(scratch.keep[slot]), load(to));
+        for (index_t t = 0; t < count; ++t)
+          if (weights[t * decode_group] != 0)
+            sum = hn::MulAdd(constant(weights[t * decode_group]),
+                             load_first(values + t * call.v.token_stride + c, call.value_dim - c), sum);
+        store(sum, to);
+      }
+    }
   }
 
   /// All blocks of the split. While a block is multiplied the same place of the next one is asked for: requests
   /// then come as evenly as they can be answered.
   template <pairing Layout, class T>
-  HWY_NOINLINE void walk(const T* k, const T* v) const {
+  HWY_NOINLINE void walk(const T* k, const T* v, bool finite_values) const {
     for (index_t first = keys.begin; first < keys.end; first += decode_keys(call)) {
       const index_t count = (std::min)(decode_keys(call), keys.end - first);
       const index_t ahead = first + decode_keys(call) < call.valid_keys.end
@@ -410,16 +407,27 @@ struct decode_task {
       if (loader.turns) turn_queries(first);
       for (index_t kv = 0; kv < rows.kv_count; ++kv)
         score<Layout>(key + kv * call.k.head_stride, count, kv, ahead * call.k.token_stride);
-      const bool all_seen = all_see(first, count);
       for (index_t kv = 0; kv < rows.kv_count; ++kv)
-        for_each_group(kv, [&](index_t slot, index_t members)
-                               HWY_ATTR { weigh(slot, members, first, count, all_seen); });
-      for (index_t kv = 0; kv < rows.kv_count; ++kv)
-        add_values(value + kv * call.v.head_stride, first, count, all_seen, kv, ahead * call.v.token_stride);
+        for_each_group(kv,
+                       [&](index_t slot, index_t members) HWY_ATTR { weigh(slot, members, first, count); });
+      for (index_t kv = 0; kv < rows.kv_count; ++kv) {
+        const T* const values = value + kv * call.v.head_stride;
+        if (finite_values)
+          add_values(values, count, kv, ahead * call.v.token_stride);
+        else
+          add_seen_values(values, count, kv);
+      }
     }
   }
 
+  /// Whatever a row should not have met shows in the output as infinite or no number: then all is done again
+  /// with care.
   HWY_NOINLINE void attend() const {
+    attend_once(true);
+    if (!all_finite(scratch.output, rows.slots() * scratch.output_stride)) attend_once(false);
+  }
+
+  HWY_NOINLINE void attend_once(bool finite_values) const {
     std::fill_n(scratch.output, rows.slots() * scratch.output_stride, 0.0f);
     std::fill_n(scratch.largest, rows.slots(), lowest_score);
     std::fill_n(scratch.total, rows.slots(), 0.0f);
@@ -431,9 +439,9 @@ struct decode_task {
     with_row(call.k, 0, rows.first_kv, [&]<class T>(const T* k) {
       const T* const v = static_cast<const T*>(call.v.data) + rows.first_kv * call.v.head_stride;
       if (loader.turns && loader.turns->layout == pairing::interleaved)
-        walk<pairing::interleaved>(k, v);
+        walk<pairing::interleaved>(k, v, finite_values);
       else
-        walk<pairing::half_split>(k, v);
+        walk<pairing::half_split>(k, v, finite_values);
     });
   }
 

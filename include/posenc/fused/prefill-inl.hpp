@@ -99,9 +99,11 @@ HWY_INLINE row_range seen_rows(const problem& call, const position_span& queries
                                index_t count) {
   row_range rows{0, count};
   if (!keys.run) return rows;
+  // Limits and distances reach to 2^62: one is added at the end.
   if (call.farthest_ahead != problem::no_limit)
-    rows.end = (std::clamp)(problem::within_limits(queries.highest - keys.lowest) + call.farthest_ahead + 1,
-                            position{0}, position{count});
+    rows.end = (std::clamp)(problem::within_limits(queries.highest - keys.lowest) + call.farthest_ahead,
+                            position{-1}, position{count - 1}) +
+               1;
   if (call.farthest_behind != problem::no_limit)
     rows.begin = (std::clamp)(problem::within_limits(queries.lowest - keys.lowest) - call.farthest_behind,
                               position{0}, position{rows.end});

@@ -48,9 +48,26 @@ HWY_INLINE float_vector load(const bfloat16_bits* from) {
 
 HWY_INLINE float_vector load(const float16_bits* from) {
   const hn::Rebind<std::uint16_t, float_tag> narrow;
+  const auto bits = hn::LoadU(narrow, reinterpret_cast<const std::uint16_t*>(from));
+#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || HWY_ARCH_ARM
   const hn::Rebind<hwy::float16_t, float_tag> half;
-  return hn::PromoteTo(float_tag(),
-                       hn::BitCast(half, hn::LoadU(narrow, reinterpret_cast<const std::uint16_t*>(from))));
+  return hn::PromoteTo(float_tag(), hn::BitCast(half, bits));
+#else
+  // Without an instruction for it Highway takes infinities and NaNs for numbers. The exponent moves from a bias of 15
+  // to one of 127; a subnormal gets there by one more and the subtraction of what that adds.
+  const hn::Rebind<std::int32_t, float_tag> wide;
+  const auto all = hn::PromoteTo(wide, bits);
+  const auto size = hn::ShiftLeft<13>(hn::And(all, hn::Set(wide, 0x7fff)));
+  const auto moved = hn::Add(size, hn::Set(wide, 112 << 23));
+  const float_vector small = hn::Sub(hn::BitCast(float_tag(), hn::Add(moved, hn::Set(wide, 1 << 23))),
+                                     hn::BitCast(float_tag(), hn::Set(wide, 113 << 23)));
+  const auto is_small = hn::Lt(size, hn::Set(wide, 1 << 23));
+  const auto is_special = hn::Gt(size, hn::Set(wide, (31 << 23) - 1));
+  const auto finite = hn::IfThenElse(is_small, hn::BitCast(wide, small), moved);
+  const auto value = hn::IfThenElse(is_special, hn::Or(size, hn::Set(wide, 0x7f800000)), finite);
+  const auto sign = hn::ShiftLeft<16>(hn::And(all, hn::Set(wide, 0x8000)));
+  return hn::BitCast(float_tag(), hn::Or(value, sign));
+#endif
 }
 
 /// The first `count` elements, zeros behind them; nothing beyond is read.

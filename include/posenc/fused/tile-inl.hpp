@@ -83,6 +83,17 @@ struct key_loader {
   }
 };
 
+/// False when one of `count` floats, whole vectors of them, is infinite or no number. By its bits: under -ffast-math
+/// the compiler takes it for granted otherwise.
+HWY_INLINE bool all_finite(const float* from, index_t count) {
+  const hn::RebindToUnsigned<float_tag> du;
+  const auto infinity = hn::Set(du, 0x7f800000u);
+  auto exponents = hn::Zero(du);
+  for (index_t n = 0; n < count; n += lanes())
+    exponents = hn::Max(exponents, hn::And(hn::BitCast(du, load(from + n)), infinity));
+  return hn::AllTrue(du, hn::Lt(exponents, infinity));
+}
+
 /// Values [row, row + count) of a KV head as panels of 2·lanes channels, [panel][key][2·lanes] with
 /// `keys_per_panel` keys each, zeros behind the last channel. Compact panels, because rows of a cache lie a
 /// power of two apart more often than not. False when one of them is infinite or no number.
