@@ -230,6 +230,14 @@ struct decode_task {
     return seen_rows(call, {at, at, true}, {key, key + count - 1, true}, count);
   }
 
+  [[nodiscard]] HWY_INLINE bool all_see(index_t first, index_t count) const {
+    for (index_t query = 0; query < call.query_tokens; ++query) {
+      const row_range seen = seen_by(query, first, count);
+      if (seen.begin > 0 || seen.end < count) return false;
+    }
+    return true;
+  }
+
   /// What a vector of scores takes for each row of a group, from one number per row.
   static HWY_INLINE float_vector of_rows(const float* numbers) {
 #if HWY_TARGET == HWY_SCALAR
@@ -287,7 +295,7 @@ struct decode_task {
   }
 
   /// Softcap, bias and mask of the scores of the group at `slot`, then its weights.
-  HWY_NOINLINE void weigh(index_t slot, index_t members, index_t first, index_t count) const {
+  HWY_NOINLINE void weigh(index_t slot, index_t members, index_t first, index_t count, bool all_seen) const {
     const index_t width = lanes(), size = round_up(count * decode_group, width);
     float* const scores = scores_of(slot);
     if (call.softcap > 0) {
@@ -295,7 +303,7 @@ struct decode_task {
       for (index_t n = 0; n < size; n += width) store(hn::Mul(tanh_of(load(scores + n)), cap), scores + n);
     }
     if (call.bias.kind != distance_bias::form::none) add_bias(slot, members, first, count);
-    for (index_t r = 0; r < members; ++r) {
+    for (index_t r = 0; r < members && !all_seen; ++r) {
       const row_range seen = seen_by(rows.query_of(slot + r), first, count);
       for (index_t t = 0; t < seen.begin; ++t) scores[t * decode_group + r] = masked_score;
       for (index_t t = seen.end; t < count; ++t) scores[t * decode_group + r] = masked_score;
@@ -407,9 +415,10 @@ struct decode_task {
       if (loader.turns) turn_queries(first);
       for (index_t kv = 0; kv < rows.kv_count; ++kv)
         score<Layout>(key + kv * call.k.head_stride, count, kv, ahead * call.k.token_stride);
+      const bool all_seen = all_see(first, count);
       for (index_t kv = 0; kv < rows.kv_count; ++kv)
-        for_each_group(kv,
-                       [&](index_t slot, index_t members) HWY_ATTR { weigh(slot, members, first, count); });
+        for_each_group(kv, [&](index_t slot, index_t members)
+                               HWY_ATTR { weigh(slot, members, first, count, all_seen); });
       for (index_t kv = 0; kv < rows.kv_count; ++kv) {
         const T* const values = value + kv * call.v.head_stride;
         if (finite_values)
