@@ -59,11 +59,11 @@ HWY_INLINE float_vector load(const float16_bits* from) {
   const auto all = hn::PromoteTo(wide, bits);
   const auto size = hn::ShiftLeft<13>(hn::And(all, hn::Set(wide, 0x7fff)));
   const auto moved = hn::Add(size, hn::Set(wide, 112 << 23));
-  const float_vector small = hn::Sub(hn::BitCast(float_tag(), hn::Add(moved, hn::Set(wide, 1 << 23))),
-                                     hn::BitCast(float_tag(), hn::Set(wide, 113 << 23)));
-  const auto is_small = hn::Lt(size, hn::Set(wide, 1 << 23));
+  const float_vector subnormal = hn::Sub(hn::BitCast(float_tag(), hn::Add(moved, hn::Set(wide, 1 << 23))),
+                                         hn::BitCast(float_tag(), hn::Set(wide, 113 << 23)));
+  const auto is_subnormal = hn::Lt(size, hn::Set(wide, 1 << 23));
   const auto is_special = hn::Gt(size, hn::Set(wide, (31 << 23) - 1));
-  const auto finite = hn::IfThenElse(is_small, hn::BitCast(wide, small), moved);
+  const auto finite = hn::IfThenElse(is_subnormal, hn::BitCast(wide, subnormal), moved);
   const auto value = hn::IfThenElse(is_special, hn::Or(size, hn::Set(wide, 0x7f800000)), finite);
   const auto sign = hn::ShiftLeft<16>(hn::And(all, hn::Set(wide, 0x8000)));
   return hn::BitCast(float_tag(), hn::Or(value, sign));
