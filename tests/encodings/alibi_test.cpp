@@ -139,8 +139,8 @@ TEST(alibi, bad_descriptions_are_refused) {
 
 TEST(alibi, more_heads_than_slopes_is_refused_not_read_out_of_bounds) {
   const posenc::alibi<float> encoding{{.heads = 4}};
-  EXPECT_REFUSAL(encoding.bias(4, -1), std::invalid_argument, "head 4 of 4");
-  EXPECT_REFUSAL(encoding.bias(-1, -1), std::invalid_argument, "head -1 of 4");
+  EXPECT_REFUSAL(encoding.bias(4, -1), std::invalid_argument, "head 4 asked for, made for 4 heads");
+  EXPECT_REFUSAL(encoding.bias(-1, -1), std::invalid_argument, "head -1 asked for, made for 4 heads");
   const Eigen::MatrixXf x = Eigen::MatrixXf::Zero(2, 8);
   EXPECT_THROW(static_cast<void>(posenc::reference::attention(x, x, x, encoding, {.heads = 8})),
                std::invalid_argument);
