@@ -32,3 +32,15 @@ function(posenc_link_components target)
     endif()
   endforeach()
 endfunction()
+
+# posenc_use_shared_kernels(<target>...): the fused kernels of every instruction set as tests/fused compiles them once,
+# instead of kernels in each of the target's own translation units.
+function(posenc_use_shared_kernels)
+  if(NOT POSENC_TESTS OR NOT TARGET posenc::fused_dispatch)
+    return()
+  endif()
+  foreach(target IN LISTS ARGN)
+    target_compile_definitions(${target} PRIVATE POSENC_FUSED_DISPATCH_ONLY)
+    target_link_libraries(${target} PRIVATE posenc_tests_fused_kernels posenc::fused_dispatch)
+  endforeach()
+endfunction()
