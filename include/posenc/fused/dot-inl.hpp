@@ -27,9 +27,9 @@ HWY_INLINE float_vector fold(float_vector low, float_vector high) {
 }
 
 /// q_r · k_t, r < Rows, for `count` keys as they lie in memory, turned by rows 0, 1, … of the table, and packed
-/// queries (decode_task::turned_row): a vector per key into `sums`, lanes()/decode_group parts of each row's sum. One key after the other, in the order of memory; what lies
-/// `ahead` bytes behind is asked for meanwhile. Whole vectors first: no branch is left in the loops, and every
-/// sum stays in a register.
+/// queries (decode_task::turned_row): a vector per key into `sums`, lanes()/decode_group parts of each row's sum.
+/// One key after the other, in the order of memory; what lies `ahead` bytes behind is asked for meanwhile. Whole
+/// vectors first: no branch is left in the loops, and every sum stays in a register.
 template <int Rows, pairing Layout, class T>
 HWY_NOINLINE void dot_keys(const key_loader& keys, const T* key, index_t count, const float* q, float* sums,
                            index_t ahead) {

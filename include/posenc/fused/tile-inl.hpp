@@ -83,15 +83,25 @@ struct key_loader {
   }
 };
 
-/// False when one of `count` floats, whole vectors of them, is infinite or no number. By its bits: under -ffast-math
-/// the compiler takes it for granted otherwise.
-HWY_INLINE bool all_finite(const float* from, index_t count) {
+/// The exponents of x in place, all ones where it is infinite or no number. By the bits: under -ffast-math the
+/// compiler takes for granted that nothing is.
+HWY_INLINE auto exponents_of(float_vector x) {
   const hn::RebindToUnsigned<float_tag> du;
-  const auto infinity = hn::Set(du, 0x7f800000u);
-  auto exponents = hn::Zero(du);
-  for (index_t n = 0; n < count; n += lanes())
-    exponents = hn::Max(exponents, hn::And(hn::BitCast(du, load(from + n)), infinity));
-  return hn::AllTrue(du, hn::Lt(exponents, infinity));
+  return hn::And(hn::BitCast(du, x), hn::Set(du, 0x7f800000u));
+}
+
+/// True when none of these exponents, or the largest of several, is that of an infinity or a NaN.
+template <class Exponents>
+HWY_INLINE bool are_finite(Exponents exponents) {
+  const hn::RebindToUnsigned<float_tag> du;
+  return hn::AllTrue(du, hn::Lt(exponents, hn::Set(du, 0x7f800000u)));
+}
+
+/// False when one of `count` floats, whole vectors of them, is infinite or no number.
+HWY_INLINE bool all_finite(const float* from, index_t count) {
+  auto exponents = exponents_of(hn::Zero(float_tag()));
+  for (index_t n = 0; n < count; n += lanes()) exponents = hn::Max(exponents, exponents_of(load(from + n)));
+  return are_finite(exponents);
 }
 
 /// Values [row, row + count) of a KV head as panels of 2·lanes channels, [panel][key][2·lanes] with
@@ -100,9 +110,7 @@ HWY_INLINE bool all_finite(const float* from, index_t count) {
 inline HWY_NOINLINE bool load_values(const problem& call, index_t kv_head, index_t row, index_t count,
                                      index_t keys_per_panel, float* tile) {
   const index_t width = 2 * lanes();
-  const hn::RebindToUnsigned<float_tag> du;
-  const auto infinity = hn::Set(du, 0x7f800000u);
-  auto exponents = hn::Zero(du);
+  auto exponents = exponents_of(hn::Zero(float_tag()));
   for (index_t t = 0; t < count; ++t) {
     fetch_tile_row(call.v, row, t, count, kv_head, call.value_dim);
     with_row(call.v, row + t, kv_head, [&](const auto* from) HWY_ATTR {
@@ -113,12 +121,11 @@ inline HWY_NOINLINE bool load_values(const problem& call, index_t kv_head, index
                                       ? load_first(from + c + lanes(), call.value_dim - c - lanes())
                                       : hn::Zero(float_tag());
         store(low, to), store(high, to + lanes());
-        exponents = hn::Max(exponents, hn::Max(hn::And(hn::BitCast(du, low), infinity),
-                                               hn::And(hn::BitCast(du, high), infinity)));
+        exponents = hn::Max(exponents, hn::Max(exponents_of(low), exponents_of(high)));
       }
     });
   }
-  return hn::AllTrue(du, hn::Lt(exponents, infinity));
+  return are_finite(exponents);
 }
 
 /// Query row `row` of `head`, turned to its position and multiplied by `factor`, in the order of packed keys.
