@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 
 #include <posenc/fused/dot-inl.hpp>
 #include <posenc/fused/prefill-inl.hpp>
@@ -401,25 +402,41 @@ struct decode_task {
     }
   }
 
+  /// Asks for the pages of the kv-th share of the rows of the block at `first`: a few at once, because a core hardly goes
+  /// on while it looks an address up, but looks up several together.
+  HWY_INLINE void fetch_pages_of(const tensor& from, index_t first, index_t kv) const {
+    const index_t block = decode_keys(call);
+    if (first + block > call.valid_keys.end) return;
+    const index_t size = bytes_of(from.type),
+                  row = (std::max)(std::abs(from.token_stride) * size, index_t{1});
+    const index_t rows_of_page = (std::max)(page_bytes / row, index_t{1});
+    const index_t heads = (rows.kv_count - 1) * std::abs(from.head_stride) * size + 1;
+    for (index_t t = block * kv / rows.kv_count; t < block * (kv + 1) / rows.kv_count; t += rows_of_page)
+      fetch_pages(from.row(first + t, rows.first_kv), heads);
+  }
+
   /// All blocks of the split. While a block is multiplied the same place of the next one is asked for: requests
   /// then come as evenly as they can be answered.
   template <pairing Layout, class T>
   HWY_NOINLINE void walk(const T* k, const T* v, bool finite_values) const {
     for (index_t first = keys.begin; first < keys.end; first += decode_keys(call)) {
       const index_t count = (std::min)(decode_keys(call), keys.end - first);
-      const index_t ahead = first + decode_keys(call) < call.valid_keys.end
-                                ? decode_keys(call) * static_cast<index_t>(sizeof(T))
-                                : 0;
+      const index_t next = first + decode_keys(call), after = next + decode_keys(call);
+      const index_t ahead =
+          next < call.valid_keys.end ? decode_keys(call) * static_cast<index_t>(sizeof(T)) : 0;
       const T* const key = k + first * call.k.token_stride;
       const T* const value = v + first * call.v.token_stride;
       if (loader.turns) turn_queries(first);
-      for (index_t kv = 0; kv < rows.kv_count; ++kv)
+      for (index_t kv = 0; kv < rows.kv_count; ++kv) {
+        fetch_pages_of(call.v, next, kv);
         score<Layout>(key + kv * call.k.head_stride, count, kv, ahead * call.k.token_stride);
+      }
       const bool all_seen = all_see(first, count);
       for (index_t kv = 0; kv < rows.kv_count; ++kv)
         for_each_group(kv, [&](index_t slot, index_t members)
                                HWY_ATTR { weigh(slot, members, first, count, all_seen); });
       for (index_t kv = 0; kv < rows.kv_count; ++kv) {
+        fetch_pages_of(call.k, after, kv);
         const T* const values = value + kv * call.v.head_stride;
         if (finite_values)
           add_values(values, count, kv, ahead * call.v.token_stride);
