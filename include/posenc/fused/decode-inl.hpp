@@ -111,7 +111,7 @@ struct decode_rows_of_task {
 
 /// The scratch of one decode task.
 struct decode_scratch {
-  float *queries, *turned, *sums, *scores, *output, *tail, *largest, *total, *keep;
+  float *queries, *turned, *angles, *sums, *scores, *output, *tail, *largest, *total, *keep;
   std::uint64_t* phases;
   index_t output_stride = 0, floats = 0;
 
@@ -127,6 +127,7 @@ struct decode_scratch {
     phases = reinterpret_cast<std::uint64_t*>(take(2 * decode_queries * (pack.second + lanes())));
     queries = take(slots * (pack.stride + lanes()));
     turned = take(slots * (pack.stride + lanes()));
+    angles = take(2 * decode_queries * (pack.second + vector_slack));
     sums = take(decode_keys(call) * lanes());
     scores = take(slots * decode_keys(call) + lanes());
     output = take(slots * output_stride);
@@ -191,13 +192,16 @@ struct decode_task {
     }
   }
 
-  /// Turns every query to its place relative to the first key of the block at `first`, and its phases on to
-  /// the next.
-  HWY_NOINLINE void turn_queries(index_t first) const {
+  [[nodiscard]] index_t angle_stride() const { return loader.pack.second + vector_slack; }
+  [[nodiscard]] float* cosines_of(index_t query) const { return scratch.angles + 2 * query * angle_stride(); }
+  [[nodiscard]] float* sines_of(index_t query) const { return cosines_of(query) + angle_stride(); }
+
+  /// The angles that turn every query to its place relative to the first key of the block at `first`; its phases
+  /// move on to the next.
+  HWY_NOINLINE void place_queries(index_t first) const {
     const rotation& turns = *loader.turns;
     const index_t pairs = loader.pack.pairs;
     const auto magnitude = static_cast<float>(turns.magnitude * turns.magnitude);
-    pair_angles angles;
     for (index_t i = call.valid_queries.begin; i < call.valid_queries.end; ++i) {
       if (turns.growth_per_token.empty()) {
         std::int32_t top[most_pairs + vector_slack];
@@ -207,20 +211,29 @@ struct decode_task {
           phases[p] -= block_phases[p];
         }
         std::fill_n(top + pairs, vector_slack, 0);
-        angles_of_phases(top, pairs, magnitude, angles.cos, angles.sin);
+        angles_of_phases(top, pairs, magnitude, cosines_of(i), sines_of(i));
       } else {
         token_angles(turns, call.queries[i] - call.keys[first], rotation_side::query, magnitude, 0,
-                     angles.cos, angles.sin);
+                     cosines_of(i), sines_of(i));
       }
-      for (index_t row = i; row < rows.rows(); row += call.query_tokens) {
-        const float* const from = scratch.queries + rows.slot(row) * query_stride();
-        float* const to = turned_row(rows.slot(row));
-        for (index_t p = 0; p < pairs; p += lanes()) {
-          float_vector a = load(from + p), b = load(from + loader.pack.second + p);
-          turn_pair(a, b, load(angles.cos + p), load(angles.sin + p));
-          store(a, to + p * decode_group);
-          store(b, to + (loader.pack.second + p) * decode_group);
-        }
+    }
+  }
+
+  /// Turns the queries of one KV head, just before they are multiplied.
+  HWY_NOINLINE void turn_queries(index_t kv) const {
+    const index_t pairs = loader.pack.pairs, second = loader.pack.second, rows_of_kv = rows.rows_of_kv();
+    for (index_t row = 0; row < rows_of_kv; ++row) {
+      const index_t slot = kv * rows.slots_of_kv() + row, query = rows.query_of(slot);
+      if (!is_token(query)) continue;
+      const float* const from = scratch.queries + slot * query_stride();
+      const float* const cosines = cosines_of(query);
+      const float* const sines = sines_of(query);
+      float* const to = turned_row(slot);
+      for (index_t p = 0; p < pairs; p += lanes()) {
+        float_vector a = load(from + p), b = load(from + second + p);
+        turn_pair(a, b, load(cosines + p), load(sines + p));
+        store(a, to + p * decode_group);
+        store(b, to + (second + p) * decode_group);
       }
     }
   }
@@ -426,8 +439,9 @@ struct decode_task {
           next < call.valid_keys.end ? decode_keys(call) * static_cast<index_t>(sizeof(T)) : 0;
       const T* const key = k + first * call.k.token_stride;
       const T* const value = v + first * call.v.token_stride;
-      if (loader.turns) turn_queries(first);
+      if (loader.turns) place_queries(first);
       for (index_t kv = 0; kv < rows.kv_count; ++kv) {
+        if (loader.turns) turn_queries(kv);
         fetch_pages_of(call.v, next, kv);
         score<Layout>(key + kv * call.k.head_stride, count, kv, ahead * call.k.token_stride);
       }
