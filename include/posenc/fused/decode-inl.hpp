@@ -415,8 +415,8 @@ struct decode_task {
     }
   }
 
-  /// Asks for the pages of the kv-th share of the rows of the block at `first`: a few at once, because a core hardly goes
-  /// on while it looks an address up, but looks up several together.
+  /// Asks for the pages of the kv-th share of the rows of the block at `first`. A core hardly goes on while it looks
+  /// up an address; it looks up a few together in the time of one.
   HWY_INLINE void fetch_pages_of(const tensor& from, index_t first, index_t kv) const {
     const index_t block = decode_keys(call);
     if (first + block > call.valid_keys.end) return;
