@@ -420,12 +420,12 @@ struct decode_task {
   HWY_INLINE void fetch_pages_of(const tensor& from, index_t first, index_t kv) const {
     const index_t block = decode_keys(call);
     if (first + block > call.valid_keys.end) return;
-    const index_t size = bytes_of(from.type),
-                  row = (std::max)(std::abs(from.token_stride) * size, index_t{1});
+    const index_t size = bytes_of(from.type), head = std::abs(from.head_stride) * size;
+    const index_t row = (std::max)(std::abs(from.token_stride) * size, index_t{1});
     const index_t rows_of_page = (std::max)(page_bytes / row, index_t{1});
-    const index_t heads = (rows.kv_count - 1) * std::abs(from.head_stride) * size + 1;
     for (index_t t = block * kv / rows.kv_count; t < block * (kv + 1) / rows.kv_count; t += rows_of_page)
-      fetch_pages(from.row(first + t, rows.first_kv), heads);
+      fetch_pages(from.row(first + t, rows.first_kv), (rows.kv_count - 1) * head + 1,
+                  (std::max)(page_bytes, head));
   }
 
   /// All blocks of the split. While a block is multiplied the same place of the next one is asked for: requests

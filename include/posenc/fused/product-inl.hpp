@@ -80,11 +80,14 @@ HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RES
   }
 
   POSENC_FOR_EACH_ROW(POSENC_START)
+  // clang-format off
   for (index_t step = 0; step < shape.steps; ++step) {
-    POSENC_LOAD(0)
-    POSENC_LOAD(1) POSENC_LOAD(2) POSENC_LOAD(3) POSENC_FOR_EACH_ROW(POSENC_ADD) a += shape.a_step;
+    POSENC_LOAD(0) POSENC_LOAD(1) POSENC_LOAD(2) POSENC_LOAD(3)
+    POSENC_FOR_EACH_ROW(POSENC_ADD)
+    a += shape.a_step;
     b += shape.b_step;
   }
+  // clang-format on
   POSENC_FOR_EACH_ROW(POSENC_FINISH)
 
 #undef POSENC_FINISH_ONE

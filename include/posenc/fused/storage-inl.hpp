@@ -119,11 +119,12 @@ HWY_INLINE void fetch_to_read(const char* from, index_t bytes) {
 /// Bytes of the smallest page.
 inline constexpr index_t page_bytes = 4096;
 
-/// Asks for one line of every page of `bytes` bytes, so that their addresses are translated by the time they are
+/// Asks for one line every `step` bytes, a page or more, so that the addresses are translated by the time they are
 /// wanted.
-HWY_INLINE void fetch_pages([[maybe_unused]] const char* from, [[maybe_unused]] index_t bytes) {
+HWY_INLINE void fetch_pages([[maybe_unused]] const char* from, [[maybe_unused]] index_t bytes,
+                            [[maybe_unused]] index_t step) {
 #if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
-  for (index_t byte = 0; byte < bytes; byte += page_bytes) __builtin_prefetch(from + byte, 0, 3);
+  for (index_t byte = 0; byte < bytes; byte += step) __builtin_prefetch(from + byte, 0, 3);
 #endif
 }
 
