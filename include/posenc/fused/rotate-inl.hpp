@@ -101,21 +101,32 @@ HWY_INLINE void turn_pair(float_vector& x, float_vector& y, float_vector cosine,
   x = turned;
 }
 
-/// R(t) for t = 0 … rows−1, growth of a key included, `stride` floats per key. Made from R(16a)·R(b): two short
-/// runs of sines instead of one long one.
+/// R(t) for t = 0 … rows−1, growth of a key included, `stride` floats per key. Made from R(16a)·R(b), two short runs of
+/// sines instead of one long one; the phases of the first run are sums, which are exact.
 inline HWY_NOINLINE void fill_step_table(const rotation& turns, index_t rows, index_t stride, float* table) {
   constexpr index_t fine = 16;
+  const index_t pairs = turns.pairs();
   pair_angles angles;
+  turn phases[most_pairs] = {};
+  std::int32_t top[most_pairs + vector_slack] = {};
   for (index_t t = 0; t < rows; t += t < fine ? 1 : fine) {
-    token_angles(turns, t, rotation_side::key, 1.0f, 0, angles.cos, angles.sin);
-    for (index_t p = 0; p < turns.pairs(); p += lanes())
+    if (t < fine && turns.growth_per_token.empty()) {
+      for (index_t p = 0; p < pairs; ++p) {
+        top[p] = top_bits(phases[p]);
+        phases[p] = phases[p] + turns.turns_per_token[static_cast<std::size_t>(p)];
+      }
+      angles_of_phases(top, pairs, 1.0f, angles.cos, angles.sin);
+    } else {
+      token_angles(turns, t, rotation_side::key, 1.0f, 0, angles.cos, angles.sin);
+    }
+    for (index_t p = 0; p < pairs; p += lanes())
       store_step(p, load(angles.cos + p), load(angles.sin + p), table + t * stride);
   }
   for (index_t t = fine; t < rows; ++t) {
     const index_t b = t % fine;
     if (b == 0) continue;
     const step_angles begin{table + (t - b) * stride}, rest{table + b * stride};
-    for (index_t p = 0; p < turns.pairs(); p += lanes()) {
+    for (index_t p = 0; p < pairs; p += lanes()) {
       float_vector c = rest.cos(p), s = rest.sin(p);
       turn_pair(c, s, begin.cos(p), begin.sin(p));
       store_step(p, c, s, table + t * stride);
