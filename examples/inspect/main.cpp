@@ -4,9 +4,12 @@
 #include <csignal>
 #include <exception>
 #include <iostream>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include <posenc/errors.hpp>
 #include <posenc/models/any_model.hpp>
 #include <posenc/version.hpp>
 
@@ -25,8 +28,20 @@ inspect::model_view view_of(const std::string& title, posenc::model_description 
   return inspect::build(title, std::move(model), asked.length);
 }
 
+/// What went wrong, without the library's own name, which this program's holds.
+std::string_view sentence_of(const std::exception& error) {
+  const std::string_view sentence = error.what(), name = "posenc: ";
+  return sentence.starts_with(name) ? sentence.substr(name.size()) : sentence;
+}
+
 inspect::model_view load(const std::string& file, const inspect::arguments& asked) {
-  return view_of(file, posenc::read_model(file, asked.huggingface, asked.gguf), asked);
+  try {
+    return view_of(file, posenc::read_model(file, asked.huggingface, asked.gguf), asked);
+  } catch (const posenc::format_error& error) {
+    const std::string_view sentence = sentence_of(error);
+    if (sentence.find(file) != sentence.npos) throw;
+    throw std::runtime_error(file + ": " + std::string(sentence));
+  }
 }
 
 void run(const inspect::arguments& asked) {
@@ -61,7 +76,7 @@ int main(int count, char** words) {
       run(asked);
     return 0;
   } catch (const std::exception& error) {
-    std::string sentence = error.what();
+    std::string sentence{sentence_of(error)};
     for (char& c : sentence)
       if (c == '\n' || c == '\r') c = ' ';
     std::cerr << "posenc-inspect: " << sentence << '\n';

@@ -12,6 +12,10 @@
 /// aborts.
 #pragma once
 
+#if !defined(_MSVC_LANG) && __cplusplus < 202002L
+#error "posenc needs C++20: compile with -std=c++20 or later"
+#endif
+
 #include <charconv>
 #include <concepts>
 #include <cstdio>

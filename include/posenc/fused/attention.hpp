@@ -6,7 +6,7 @@
 ///     Eigen::MatrixXf out = posenc::fused::attention(q, k, v, rope, options);
 ///
 /// Queries and keys are turned in registers inside the attention loop: no rotated copy of either is ever
-/// written, an unrotated cache costs nothing, and scores exist one tile at a time.
+/// written, only a tile at a time, an unrotated cache costs little, and scores exist one tile at a time.
 ///
 /// | | |
 /// |---|---|

@@ -275,8 +275,8 @@ template <class E>
 void check_rotations(const E& encoding, const problem& call) {
   if constexpr (has_rotation<E>) {
     const rotation& turns = encoding.lowered();
-    require(turns.head_dim == call.head_dim, "a rotation of head_dim ", turns.head_dim, " given heads of ",
-            call.head_dim);
+    require(turns.head_dim == call.head_dim, "a head of ", call.head_dim,
+            " channels given to a rotation of head_dim ", turns.head_dim);
     if (turns.text_follows) return;
     for (index_t i = call.valid_queries.begin; i < call.valid_queries.end; ++i)
       turns.check_token(call.queries[i]);
