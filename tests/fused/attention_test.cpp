@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstring>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -113,6 +114,58 @@ TEST(FusedAttention, RaggedBatchEqualsItsSequences) {
   posenc::fused::workspace scratch{std::span<std::byte>(memory)};
   posenc::fused::attention_batch(sequences, rope, {.memory = &scratch}, backward_executor{2});
   for (std::size_t s = 0; s < out.size(); ++s) EXPECT_TRUE(out[s] == alone[s]) << "sequence " << s;
+}
+
+TEST(FusedAttention, TokensAndHeadsInAnyOrderOfMemory) {
+  constexpr index_t tokens = 200, kv_heads = 3, width = 24, row = kv_heads * width;
+  const auto rope = rope_of(width);
+  const auto k = random_matrix<float>(tokens, row, 2), v = random_matrix<float>(tokens, row, 3);
+  struct order {
+    index_t first, token_stride, head_stride;  ///< of a copy that is that much larger
+  };
+  for (const order o : {order{0, row, width},                                       // as the matrix
+                        {(tokens - 1) * row, -row, width},                          // tokens backwards
+                        {row - width, row, -width},                                 // heads backwards
+                        {0, width, tokens * width},                                 // head by head
+                        {(kv_heads - 1) * tokens * width, width, -tokens * width},  // the last head first
+                        {0, 4 * 4096, 4096 + width}}) {  // heads more than a page apart
+    SCOPED_TRACE(std::to_string(o.token_stride) + ", " + std::to_string(o.head_stride));
+    std::vector<float> keys(std::size_t{tokens} * 4 * 4096, std::numeric_limits<float>::quiet_NaN()),
+        values = keys;
+    const auto arrange = [&](const row_major_matrix<float>& from, std::vector<float>& to) {
+      const posenc::heads_view<float> view{to.data() + o.first, tokens,       kv_heads, width,
+                                           o.token_stride,      o.head_stride};
+      for (index_t t = 0; t < tokens; ++t)
+        for (index_t h = 0; h < kv_heads; ++h)
+          for (index_t c = 0; c < width; ++c)
+            view(t, h)[static_cast<std::size_t>(c)] = from(t, h * width + c);
+      return view;
+    };
+    const auto k_view = arrange(k, keys), v_view = arrange(v, values);
+    for (const index_t queries : {index_t{1}, index_t{70}}) {
+      const posenc::attention_options options{.heads = 6, .kv_heads = kv_heads, .mask = posenc::causal};
+      const auto q = random_matrix<float>(queries, 6 * width, 1);
+      row_major_matrix<float> out(queries, 6 * width);
+      posenc::fused::attention_into<float>(posenc::as_heads(q, 6), k_view, v_view, rope, options,
+                                           posenc::as_heads(out, 6));
+      EXPECT_TRUE(out == posenc::fused::attention(q, k, v, rope, options)) << queries << " queries";
+    }
+  }
+}
+
+TEST(FusedAttention, AStrideThatNothingUsesMayBeAnyNumber) {
+  constexpr index_t tokens = 100, width = 24;
+  const auto rope = rope_of(width);
+  const auto q = random_matrix<float>(1, width, 1), k = random_matrix<float>(tokens, width, 2),
+             v = random_matrix<float>(tokens, width, 3);
+  const posenc::attention_options options{.mask = posenc::causal};
+  for (const index_t unused : {std::numeric_limits<index_t>::min(), std::numeric_limits<index_t>::max()}) {
+    row_major_matrix<float> out(1, width);
+    posenc::fused::attention_into<float>(posenc::as_heads(q, 1), {k.data(), tokens, 1, width, width, unused},
+                                         {v.data(), tokens, 1, width, width, unused}, rope, options,
+                                         posenc::as_heads(out, 1));
+    EXPECT_TRUE(out == posenc::fused::attention(q, k, v, rope, options)) << unused;
+  }
 }
 
 TEST(FusedAttention, RefusesBeforeWriting) {

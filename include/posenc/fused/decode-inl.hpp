@@ -15,7 +15,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 
 #include <posenc/fused/dot-inl.hpp>
 #include <posenc/fused/prefill-inl.hpp>
@@ -60,14 +59,17 @@ HWY_INLINE index_t partial_stride(const problem& call) {
   return round_up(call.value_dim, panel_width()) + panel_width();
 }
 
+/// Whether the heads of a token lie side by side, or the tokens of a head.
+HWY_INLINE bool is_token_major(const tensor& t) {
+  return magnitude(t.head_stride) < magnitude(t.token_stride);
+}
+
 /// KV heads of a task. Where the heads of a token lie side by side, a task reads whole tokens, in the order
 /// of memory, as long as a block of them fits the second-level cache.
 HWY_INLINE index_t decode_kv_heads(const problem& call) {
-  const bool token_major =
-      call.k.head_stride < call.k.token_stride && call.v.head_stride < call.v.token_stride;
   const index_t fit =
       decode_block_bytes / (decode_keys(call) * (call.head_dim + call.value_dim) * bytes_of(call.k.type));
-  return token_major ? (std::clamp)(fit, index_t{1}, call.kv_heads) : 1;
+  return is_token_major(call.k) && is_token_major(call.v) ? (std::clamp)(fit, index_t{1}, call.kv_heads) : 1;
 }
 
 HWY_INLINE task_plan plan_decode(const problem& call) {
@@ -420,12 +422,11 @@ struct decode_task {
   HWY_INLINE void fetch_pages_of(const tensor& from, index_t first, index_t kv) const {
     const index_t block = decode_keys(call);
     if (first + block > call.valid_keys.end) return;
-    const index_t size = bytes_of(from.type), head = std::abs(from.head_stride) * size;
-    const index_t row = (std::max)(std::abs(from.token_stride) * size, index_t{1});
-    const index_t rows_of_page = (std::max)(page_bytes / row, index_t{1});
-    for (index_t t = block * kv / rows.kv_count; t < block * (kv + 1) / rows.kv_count; t += rows_of_page)
-      fetch_pages(from.row(first + t, rows.first_kv), (rows.kv_count - 1) * head + 1,
-                  (std::max)(page_bytes, head));
+    const index_t tokens_of_page = strides_of_page(from.token_stride, from.type),
+                  heads_of_page = strides_of_page(from.head_stride, from.type);
+    for (index_t t = block * kv / rows.kv_count; t < block * (kv + 1) / rows.kv_count; t += tokens_of_page)
+      for (index_t head = 0; head < rows.kv_count; head += heads_of_page)
+        fetch_page(from.row(first + t, rows.first_kv + head));
   }
 
   /// All blocks of the split. While a block is multiplied the same place of the next one is asked for: requests

@@ -9,6 +9,7 @@
 #define POSENC_FUSED_STORAGE_INL_HPP
 #endif
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -116,16 +117,22 @@ HWY_INLINE void fetch_to_read(const char* from, index_t bytes) {
   for (index_t byte = 0; byte < bytes; byte += line_bytes) fetch_ahead(from, byte);
 }
 
+/// Asks for a line for the first-level cache, and with it for the address of its page.
+HWY_INLINE void fetch_page([[maybe_unused]] const char* at) {
+#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
+  __builtin_prefetch(at, 0, 3);
+#endif
+}
+
+/// |stride|; one less where it is negative, so that it always fits.
+HWY_INLINE index_t magnitude(index_t stride) { return stride < 0 ? -(stride + 1) : stride; }
+
 /// Bytes of the smallest page.
 inline constexpr index_t page_bytes = 4096;
 
-/// Asks for one line every `step` bytes, a page or more, so that the addresses are translated by the time they are
-/// wanted.
-HWY_INLINE void fetch_pages([[maybe_unused]] const char* from, [[maybe_unused]] index_t bytes,
-                            [[maybe_unused]] index_t step) {
-#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
-  for (index_t byte = 0; byte < bytes; byte += step) __builtin_prefetch(from + byte, 0, 3);
-#endif
+/// How many steps of `stride` elements a page holds, at least one.
+HWY_INLINE index_t strides_of_page(index_t stride, storage type) {
+  return (std::max)(page_bytes / bytes_of(type) / (std::max)(magnitude(stride), index_t{1}), index_t{1});
 }
 
 /// The same for what will be written.
