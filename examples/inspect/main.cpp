@@ -3,13 +3,13 @@
 /// posenc-inspect: what a model file says about positions, for people and (--json) for programs.
 #include <csignal>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include <posenc/errors.hpp>
 #include <posenc/models/any_model.hpp>
 #include <posenc/version.hpp>
 
@@ -37,9 +37,9 @@ std::string_view sentence_of(const std::exception& error) {
 inspect::model_view load(const std::string& file, const inspect::arguments& asked) {
   try {
     return view_of(file, posenc::read_model(file, asked.huggingface, asked.gguf), asked);
-  } catch (const posenc::format_error& error) {
+  } catch (const std::exception& error) {
     const std::string_view sentence = sentence_of(error);
-    if (sentence.find(file) != sentence.npos) throw;
+    if (sentence.find(std::filesystem::path(file).filename().string()) != sentence.npos) throw;
     throw std::runtime_error(file + ": " + std::string(sentence));
   }
 }
