@@ -121,7 +121,8 @@ TEST(FusedAttention, TokensAndHeadsInAnyOrderOfMemory) {
   const auto rope = rope_of(width);
   const auto k = random_matrix<float>(tokens, row, 2), v = random_matrix<float>(tokens, row, 3);
   struct order {
-    index_t first, token_stride, head_stride;  ///< of a copy that is that much larger
+    index_t first;  ///< where token 0 of head 0 begins
+    index_t token_stride, head_stride;
   };
   for (const order o : {order{0, row, width},                                       // as the matrix
                         {(tokens - 1) * row, -row, width},                          // tokens backwards

@@ -61,7 +61,7 @@ HWY_INLINE index_t partial_stride(const problem& call) {
 
 /// Whether the heads of a token lie side by side, or the tokens of a head.
 HWY_INLINE bool is_token_major(const tensor& t) {
-  return magnitude(t.head_stride) < magnitude(t.token_stride);
+  return width_of_stride(t.head_stride) < width_of_stride(t.token_stride);
 }
 
 /// KV heads of a task. Where the heads of a token lie side by side, a task reads whole tokens, in the order
@@ -113,8 +113,9 @@ struct decode_rows_of_task {
 
 /// The scratch of one decode task.
 struct decode_scratch {
-  float *queries, *turned, *angles, *sums, *scores, *output, *tail, *largest, *total, *keep;
+  float *queries, *turned, *sums, *scores, *output, *tail, *largest, *total, *keep;
   std::uint64_t* phases;
+  pair_angles* angles;  ///< of each query
   index_t output_stride = 0, floats = 0;
 
   decode_scratch(float* memory, const problem& call, const packed_head& pack, const task_plan& plan) {
@@ -129,7 +130,8 @@ struct decode_scratch {
     phases = reinterpret_cast<std::uint64_t*>(take(2 * decode_queries * (pack.second + lanes())));
     queries = take(slots * (pack.stride + lanes()));
     turned = take(slots * (pack.stride + lanes()));
-    angles = take(2 * decode_queries * (pack.second + vector_slack));
+    angles = reinterpret_cast<pair_angles*>(
+        take(decode_queries * static_cast<index_t>(sizeof(pair_angles) / sizeof(float))));
     sums = take(decode_keys(call) * lanes());
     scores = take(slots * decode_keys(call) + lanes());
     output = take(slots * output_stride);
@@ -194,10 +196,6 @@ struct decode_task {
     }
   }
 
-  [[nodiscard]] index_t angle_stride() const { return loader.pack.second + vector_slack; }
-  [[nodiscard]] float* cosines_of(index_t query) const { return scratch.angles + 2 * query * angle_stride(); }
-  [[nodiscard]] float* sines_of(index_t query) const { return cosines_of(query) + angle_stride(); }
-
   /// The angles that turn every query to its place relative to the first key of the block at `first`; its phases
   /// move on to the next.
   HWY_NOINLINE void place_queries(index_t first) const {
@@ -205,6 +203,7 @@ struct decode_task {
     const index_t pairs = loader.pack.pairs;
     const auto magnitude = static_cast<float>(turns.magnitude * turns.magnitude);
     for (index_t i = call.valid_queries.begin; i < call.valid_queries.end; ++i) {
+      pair_angles& angles = scratch.angles[i];
       if (turns.growth_per_token.empty()) {
         std::int32_t top[most_pairs + vector_slack];
         std::uint64_t* const phases = scratch.phases + i * phase_stride();
@@ -213,10 +212,10 @@ struct decode_task {
           phases[p] -= block_phases[p];
         }
         std::fill_n(top + pairs, vector_slack, 0);
-        angles_of_phases(top, pairs, magnitude, cosines_of(i), sines_of(i));
+        angles_of_phases(top, pairs, magnitude, angles.cos, angles.sin);
       } else {
         token_angles(turns, call.queries[i] - call.keys[first], rotation_side::query, magnitude, 0,
-                     cosines_of(i), sines_of(i));
+                     angles.cos, angles.sin);
       }
     }
   }
@@ -228,12 +227,11 @@ struct decode_task {
       const index_t slot = kv * rows.slots_of_kv() + row, query = rows.query_of(slot);
       if (!is_token(query)) continue;
       const float* const from = scratch.queries + slot * query_stride();
-      const float* const cosines = cosines_of(query);
-      const float* const sines = sines_of(query);
+      const pair_angles& angles = scratch.angles[query];
       float* const to = turned_row(slot);
       for (index_t p = 0; p < pairs; p += lanes()) {
         float_vector a = load(from + p), b = load(from + second + p);
-        turn_pair(a, b, load(cosines + p), load(sines + p));
+        turn_pair(a, b, load(angles.cos + p), load(angles.sin + p));
         store(a, to + p * decode_group);
         store(b, to + (second + p) * decode_group);
       }
@@ -430,7 +428,8 @@ struct decode_task {
   }
 
   /// All blocks of the split. While a block is multiplied the same place of the next one is asked for: requests
-  /// then come as evenly as they can be answered.
+  /// then come as evenly as they can be answered. Its pages come before: those of values while the keys are
+  /// multiplied, those of keys with the values of the block before.
   template <pairing Layout, class T>
   HWY_NOINLINE void walk(const T* k, const T* v, bool finite_values) const {
     for (index_t first = keys.begin; first < keys.end; first += decode_keys(call)) {

@@ -117,6 +117,15 @@ HWY_INLINE void fetch_to_read(const char* from, index_t bytes) {
   for (index_t byte = 0; byte < bytes; byte += line_bytes) fetch_ahead(from, byte);
 }
 
+/// The same for what will be written.
+HWY_INLINE void fetch_to_write(const char* from, index_t bytes) {
+#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
+  for (index_t byte = 0; byte < bytes; byte += line_bytes) __builtin_prefetch(from + byte, 1);
+#else
+  static_cast<void>(from), static_cast<void>(bytes);
+#endif
+}
+
 /// Asks for a line for the first-level cache, and with it for the address of its page.
 HWY_INLINE void fetch_page([[maybe_unused]] const char* at) {
 #if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
@@ -125,23 +134,15 @@ HWY_INLINE void fetch_page([[maybe_unused]] const char* at) {
 }
 
 /// |stride|; one less where it is negative, so that it always fits.
-HWY_INLINE index_t magnitude(index_t stride) { return stride < 0 ? -(stride + 1) : stride; }
+HWY_INLINE index_t width_of_stride(index_t stride) { return stride < 0 ? -(stride + 1) : stride; }
 
 /// Bytes of the smallest page.
 inline constexpr index_t page_bytes = 4096;
 
 /// How many steps of `stride` elements a page holds, at least one.
 HWY_INLINE index_t strides_of_page(index_t stride, storage type) {
-  return (std::max)(page_bytes / bytes_of(type) / (std::max)(magnitude(stride), index_t{1}), index_t{1});
-}
-
-/// The same for what will be written.
-HWY_INLINE void fetch_to_write(const char* from, index_t bytes) {
-#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
-  for (index_t byte = 0; byte < bytes; byte += line_bytes) __builtin_prefetch(from + byte, 1);
-#else
-  static_cast<void>(from), static_cast<void>(bytes);
-#endif
+  return (std::max)(page_bytes / bytes_of(type) / (std::max)(width_of_stride(stride), index_t{1}),
+                    index_t{1});
 }
 
 HWY_INLINE void store(float_vector value, float* to) { hn::StoreU(value, float_tag(), to); }
