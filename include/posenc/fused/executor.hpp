@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /// \file
-/// Who runs the tasks of a fused attention call. Work is cut by the shape of the call alone, so the bits of a
+/// Who runs the tasks of a fused attention problem. Work is cut by the shape of the problem alone, so the bits of a
 /// result depend neither on the executor nor on its number of workers.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 #include <posenc/positions.hpp>
 
-namespace posenc::inline v0_1::fused {
+namespace posenc::inline v0_2::fused {
 
 namespace detail {
 struct any_task {
@@ -20,9 +20,9 @@ struct any_task {
 };
 }  // namespace detail
 
-/// Something that can run tasks: `workers()` is how many may run at the same time, `run(tasks, body)` calls
+/// Something that can run tasks: `workers()` is how many may run at the same time, `run(tasks, body)` callbacks
 /// body(task, worker) once for each task in 0 … tasks−1 and returns when all are done. worker lies in
-/// 0 … workers()−1, and no two calls that overlap in time share one. examples/own_thread_pool.cpp adapts a
+/// 0 … workers()−1, and no two callbacks that overlap in time share one. examples/own_thread_pool.cpp adapts a
 /// thread pool.
 template <class X>
 concept executor = requires(const X& x, index_t tasks, detail::any_task body) {
@@ -78,4 +78,4 @@ class openmp_executor {
 
 }  // inline namespace
 
-}  // namespace posenc::inline v0_1::fused
+}  // namespace posenc::inline v0_2::fused

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /// \file
-/// What the fused kernels are given: one attention call as plain numbers and pointers. Kernels know no
-/// encoding types; lowering.hpp turns encodings into this.
+/// What the fused kernels are given: one attention problem as plain numbers and pointers. Kernels know no
+/// encoding types; lowering.hpp rotary encodings into this.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 #include <posenc/positions.hpp>
 #include <posenc/rope/rotation.hpp>
 
-namespace posenc::inline v0_1::detail::fused_problem {
+namespace posenc::inline v0_2::detail::fused_problem {
 
 /// How numbers are stored; they are computed in float.
 enum class storage : unsigned char { float32, bfloat16, float16 };
@@ -73,8 +73,8 @@ struct distance_bias {
   position first = 0, last = 0;
 };
 
-/// What an encoding could not be lowered to: calls back into it, element by element or row by row.
-struct callbacks {
+/// What an encoding could not be lowered to: callbacks back into it, element by element or row by row.
+struct encoding_callbacks {
   const void* encoding = nullptr;
   void (*rotate)(const void*, float* head, index_t channels, position, rotation_side) = nullptr;
   float (*bias)(const void*, index_t head, position query, position key) = nullptr;
@@ -84,7 +84,7 @@ struct callbacks {
 };
 
 /// One sequence's attention. Everything is validated before.
-struct problem {
+struct attention_problem {
   tensor q, k, v;
   output_tensor out;
   float* log_sum_exp = nullptr;
@@ -101,10 +101,10 @@ struct problem {
   bool keys_ascend = true;  ///< key positions never decrease, so that what a query sees is a range of rows
   position farthest_behind = no_limit, farthest_ahead = no_limit;
 
-  const rotation* turns = nullptr;  ///< null where nothing rotates or callbacks.rotate does it
-  bool keys_are_rotated = false;    ///< k holds rotated keys; only q turns
+  const rotation* rotary = nullptr;  ///< null where nothing rotates or callbacks.rotate does it
+  bool keys_are_rotated = false;    ///< k holds rotated keys; only q rotary
   distance_bias bias{};
-  callbacks calls{};
+  encoding_callbacks callbacks{};
 
   static constexpr position no_limit = position{1} << 62;
 
@@ -138,10 +138,10 @@ struct task_plan {
 /// The entry points of one instruction set.
 struct kernel_table {
   const char* name;
-  task_plan (*plan)(const problem&);
-  void (*prepare)(const problem&, const task_plan&, float* shared);
-  void (*run)(const problem&, const task_plan&, float* shared, float* scratch, index_t task);
-  void (*merge)(const problem&, const task_plan&, float* shared, float* scratch, index_t task);
+  task_plan (*plan)(const attention_problem&);
+  void (*prepare)(const attention_problem&, const task_plan&, float* shared);
+  void (*run)(const attention_problem&, const task_plan&, float* shared, float* scratch, index_t task);
+  void (*merge)(const attention_problem&, const task_plan&, float* shared, float* scratch, index_t task);
 };
 
-}  // namespace posenc::inline v0_1::detail::fused_problem
+}  // namespace posenc::inline v0_2::detail::fused_problem

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /// \file
-/// The memory a fused attention call works in.
+/// The memory a fused attention problem works in.
 #pragma once
 
 #include <cstddef>
@@ -10,17 +10,17 @@
 
 #include <posenc/errors.hpp>
 
-namespace posenc::inline v0_1::fused {
+namespace posenc::inline v0_2::fused {
 
-/// Scratch memory that calls may share one after another. It grows to what the largest call needs and is then
-/// allocated no more; over the caller's own bytes it never allocates, and a call that needs more is refused.
+/// Scratch memory that callbacks may share one after another. It grows to what the largest problem needs and is then
+/// allocated no more; over the caller's own bytes it never allocates, and a problem that needs more is refused.
 /// Tiles take the same memory whatever the length of the sequences; bias diagonals of user encodings take
 /// O(queries + keys) floats per head.
 class workspace {
  public:
   workspace() = default;
 
-  /// Works in `memory`, which stays the caller's. fused::workspace_bytes() says how much a call needs.
+  /// Works in `memory`, which stays the caller's. fused::workspace_bytes() says how much a problem needs.
   explicit workspace(std::span<std::byte> memory) noexcept : borrowed_(memory), is_borrowed_(true) {}
 
   /// `bytes` of memory on a cache line; what it held before is lost.
@@ -45,4 +45,4 @@ class workspace {
   bool is_borrowed_ = false;
 };
 
-}  // namespace posenc::inline v0_1::fused
+}  // namespace posenc::inline v0_2::fused

@@ -17,10 +17,10 @@
 
 #include <cstdint>
 
-#include <posenc/fused/storage-inl.hpp>
+#include <posenc/fused/storage/load-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
-namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
+namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 
 HWY_INLINE float_vector constant(float value) { return hn::Set(float_tag(), value); }
 
@@ -90,7 +90,7 @@ HWY_INLINE float_vector tanh_of(float_vector x) {
   return hn::CopySign(hn::IfThenElse(hn::Lt(size, constant(0.625f)), near_zero, away_from_zero), x);
 }
 
-}  // namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE
+}  // namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif

@@ -7,7 +7,7 @@
 /// | rotate | the rotation that `lowered()` returns | the encoding's rotate, row by row |
 /// | bias(head, offset) | ALiBi: two slopes per head; else one diagonal per head (below) | element by element |
 /// | bias(head, query, key) | | element by element |
-/// | relative_key, relative_value | rows by offset, multiplied as a matrix, where positions are consecutive and nothing turns | row by row |
+/// | relative_key, relative_value | rows by offset, multiplied as a matrix, where positions are consecutive and nothing rotary | row by row |
 /// | scale | | once per query |
 ///
 /// What can be refused is refused here, before any output is written: the scale is evaluated at every query,
@@ -15,7 +15,7 @@
 /// on one pair of tokens for every head. What an encoding's functions throw later, inside the kernels, reaches
 /// the caller under every executor.
 ///
-/// A diagonal ends where the bias stops changing (`bias_reach`) or at the distances of the call.
+/// A diagonal ends where the bias stops changing (`bias_reach`) or at the distances of the problem.
 ///
 /// An encoding of your own is lowered further when it has `const posenc::rotation& lowered() const`, or
 /// `position bias_reach() const`: the distance from which on, to either side, its bias(head, offset) stays
@@ -39,7 +39,7 @@
 #include <posenc/errors.hpp>
 #include <posenc/fused/problem.hpp>
 
-namespace posenc::inline v0_1::detail::fused_lowering {
+namespace posenc::inline v0_2::detail::fused_lowering {
 using namespace fused_problem;
 
 /// Kernels count exponents in base 2.
@@ -151,31 +151,31 @@ struct distance_range {
   }
 };
 /// Every distance between valid tokens.
-[[nodiscard]] inline distance_range all_distances(const problem& call) {
-  if (call.valid_queries.begin >= call.valid_queries.end || call.valid_keys.begin >= call.valid_keys.end)
+[[nodiscard]] inline distance_range all_distances(const attention_problem& problem) {
+  if (problem.valid_queries.begin >= problem.valid_queries.end || problem.valid_keys.begin >= problem.valid_keys.end)
     return {};
-  const position_bounds queries = bounds_of(call.queries, call.valid_queries),
-                        keys = bounds_of(call.keys, call.valid_keys);
+  const position_bounds queries = bounds_of(problem.queries, problem.valid_queries),
+                        keys = bounds_of(problem.keys, problem.valid_keys);
   return {queries.lowest - keys.highest, queries.highest - keys.lowest};
 }
 /// Drops a limit that no distance reaches: kernels need not look, nor add it to a distance that is as large as
 /// distances get.
-inline void drop_idle_limits(problem& call) {
-  const distance_range all = all_distances(call);
-  if (-all.first <= call.farthest_ahead) call.farthest_ahead = problem::no_limit;
-  if (all.last <= call.farthest_behind) call.farthest_behind = problem::no_limit;
+inline void drop_idle_limits(attention_problem& problem) {
+  const distance_range all = all_distances(problem);
+  if (-all.first <= problem.farthest_ahead) problem.farthest_ahead = attention_problem::no_limit;
+  if (all.last <= problem.farthest_behind) problem.farthest_behind = attention_problem::no_limit;
 }
 /// Those that are seen, cut off where the bias stops changing.
-[[nodiscard]] inline distance_range seen_distances(distance_range range, const problem& call,
+[[nodiscard]] inline distance_range seen_distances(distance_range range, const attention_problem& problem,
                                                    std::optional<position> reach) {
-  if (call.farthest_ahead != problem::no_limit) range.first = (std::max)(range.first, -call.farthest_ahead);
-  if (call.farthest_behind != problem::no_limit) range.last = (std::min)(range.last, call.farthest_behind);
+  if (problem.farthest_ahead != attention_problem::no_limit) range.first = (std::max)(range.first, -problem.farthest_ahead);
+  if (problem.farthest_behind != attention_problem::no_limit) range.last = (std::min)(range.last, problem.farthest_behind);
   if (range.first > range.last) return {};
   if (!reach) return range;
   return {(std::clamp)(range.first, -*reach, *reach), (std::clamp)(range.last, -*reach, *reach)};
 }
 
-/// What a call's bias takes, decided before memory is there.
+/// What a problem's bias takes, decided before memory is there.
 struct bias_plan {
   distance_bias::form kind = distance_bias::form::none;
   distance_range distances{};
@@ -184,24 +184,24 @@ struct bias_plan {
 };
 
 template <class E>
-[[nodiscard]] bias_plan plan_bias(const E& encoding, const problem& call) {
+[[nodiscard]] bias_plan plan_bias(const E& encoding, const attention_problem& problem) {
   bias_plan plan;
   if constexpr (biases<E>) {
-    const auto heads = static_cast<std::size_t>(call.heads);
+    const auto heads = static_cast<std::size_t>(problem.heads);
     if (const auto* line = alibi_of(encoding)) {
-      require(line->heads() >= call.heads, "alibi: ", line->heads(), " slopes for ", call.heads, " heads");
+      require(line->heads() >= problem.heads, "alibi: ", line->heads(), " slopes for ", problem.heads, " heads");
       plan.kind = distance_bias::form::linear;
       plan.bytes = 2 * heads * sizeof(double);
       return plan;
     }
     if constexpr (biases_by_offset<E>) {
-      const distance_range all = all_distances(call);
-      plan.distances = seen_distances(all, call, bias_reach_of(encoding));
+      const distance_range all = all_distances(problem);
+      plan.distances = seen_distances(all, problem, bias_reach_of(encoding));
       if (plan.distances.count() <= 0) return plan;
       // Scattered positions may span any distance; then a table costs more than it saves. And kernels that read
       // it count a tile beyond a distance, which must not be the last number there is.
-      const bool is_near = all.first > -problem::no_limit && all.last < problem::no_limit;
-      if (is_near && plan.distances.count() <= call.query_tokens + call.key_tokens + 4096) {
+      const bool is_near = all.first > -attention_problem::no_limit && all.last < attention_problem::no_limit;
+      if (is_near && plan.distances.count() <= problem.query_tokens + problem.key_tokens + 4096) {
         plan.kind = distance_bias::form::diagonal;
         plan.bytes = heads * static_cast<std::size_t>(plan.distances.count()) * sizeof(float);
         return plan;
@@ -212,48 +212,48 @@ template <class E>
   return plan;
 }
 
-/// Tells `call` what form its bias takes, without its values: enough to plan.
+/// Tells `problem` what form its bias takes, without its values: enough to plan.
 template <class E>
-void announce_bias(const bias_plan& plan, problem& call) {
-  call.bias.kind = plan.kind;
+void announce_bias(const bias_plan& plan, attention_problem& problem) {
+  problem.bias.kind = plan.kind;
   if constexpr (biases<E>) {
     if (plan.by_element)
-      call.calls.bias = [](const void* of, index_t head, position query, position key) {
+      problem.callbacks.bias = [](const void* of, index_t head, position query, position key) {
         return static_cast<float>(bias_of(*static_cast<const E*>(of), static_cast<int>(head), query, key));
       };
   }
 }
 
-/// Fills in the values of the bias of `call`; `memory` holds plan.bytes.
+/// Fills in the values of the bias of `problem`; `memory` holds plan.bytes.
 template <class E>
 void lower_bias([[maybe_unused]] const E& encoding, const bias_plan& plan, [[maybe_unused]] void* memory,
-                problem& call) {
+                attention_problem& problem) {
   if constexpr (biases<E>) {
     if (plan.kind == distance_bias::form::linear) {
       const auto* const line = alibi_of(encoding);
       auto* const slopes = static_cast<double*>(memory);
-      for (index_t h = 0; h < call.heads; ++h) {
+      for (index_t h = 0; h < problem.heads; ++h) {
         const double slope = line->slopes()[static_cast<std::size_t>(h)];
         slopes[h] = -slope;
-        slopes[call.heads + h] = line->form() == alibi_form::symmetric ? slope : -slope;
+        slopes[problem.heads + h] = line->form() == alibi_form::symmetric ? slope : -slope;
       }
-      call.bias.behind = slopes;
-      call.bias.ahead = slopes + call.heads;
+      problem.bias.behind = slopes;
+      problem.bias.ahead = slopes + problem.heads;
     }
   }
   if constexpr (biases_by_offset<E>) {
     if (plan.kind == distance_bias::form::diagonal) {
       auto* const values = static_cast<float*>(memory);
       const index_t count = plan.distances.count();
-      for (index_t h = 0; h < call.heads; ++h)
+      for (index_t h = 0; h < problem.heads; ++h)
         for (index_t n = 0; n < count; ++n) {
           const auto value = encoding.bias(static_cast<int>(h), -(plan.distances.first + n));
           values[h * count + n] = static_cast<float>(static_cast<double>(value) * log2_of_e);
         }
-      call.bias.values = values;
-      call.bias.stride = count;
-      call.bias.first = plan.distances.first;
-      call.bias.last = plan.distances.last;
+      problem.bias.values = values;
+      problem.bias.stride = count;
+      problem.bias.first = plan.distances.first;
+      problem.bias.last = plan.distances.last;
     }
   }
 }
@@ -272,49 +272,49 @@ void check_relative_row(const Row& row, index_t channels, const char* what) {
 
 /// Checks every rotation that `encoding` is made of. \throws std::invalid_argument, std::out_of_range
 template <class E>
-void check_rotations(const E& encoding, const problem& call) {
+void check_rotations(const E& encoding, const attention_problem& problem) {
   if constexpr (has_rotation<E>) {
-    const rotation& turns = encoding.lowered();
-    require(turns.head_dim == call.head_dim, "a head of ", call.head_dim,
-            " channels given to a rotation of head_dim ", turns.head_dim);
-    if (turns.text_follows) return;
-    for (index_t i = call.valid_queries.begin; i < call.valid_queries.end; ++i)
-      turns.check_token(call.queries[i]);
-    for (index_t j = call.valid_keys.begin; j < call.valid_keys.end; ++j) turns.check_token(call.keys[j]);
+    const rotation& rotary = encoding.lowered();
+    require(rotary.head_dim == problem.head_dim, "a head of ", problem.head_dim,
+            " channels given to a rotation of head_dim ", rotary.head_dim);
+    if (rotary.text_follows) return;
+    for (index_t i = problem.valid_queries.begin; i < problem.valid_queries.end; ++i)
+      rotary.check_token(problem.queries[i]);
+    for (index_t j = problem.valid_keys.begin; j < problem.valid_keys.end; ++j) rotary.check_token(problem.keys[j]);
   } else if constexpr (is_combined<E>) {
-    check_rotations(encoding.first, call);
-    check_rotations(encoding.second, call);
+    check_rotations(encoding.first, problem);
+    check_rotations(encoding.second, problem);
   }
 }
 
 /// Lets those functions throw here that would throw inside the kernels: a position without a value, a table of
 /// fewer heads.
 template <class E>
-void check_calls(const E& encoding, const problem& call) {
-  const row_range queries = call.valid_queries;
-  if (call.calls.scale)
-    for (index_t i = queries.begin; i < queries.end; ++i) call.calls.scale(&encoding, call.queries[i]);
-  if (!call.calls.bias || queries.begin >= queries.end) return;
-  const position query = call.queries[queries.end - 1];
-  for (index_t j = call.valid_keys.begin; j < call.valid_keys.end; ++j) {
-    if (!call.sees(query, call.keys[j])) continue;
-    for (index_t h = 0; h < call.heads; ++h) call.calls.bias(&encoding, h, query, call.keys[j]);
+void check_calls(const E& encoding, const attention_problem& problem) {
+  const row_range queries = problem.valid_queries;
+  if (problem.callbacks.scale)
+    for (index_t i = queries.begin; i < queries.end; ++i) problem.callbacks.scale(&encoding, problem.queries[i]);
+  if (!problem.callbacks.bias || queries.begin >= queries.end) return;
+  const position query = problem.queries[queries.end - 1];
+  for (index_t j = problem.valid_keys.begin; j < problem.valid_keys.end; ++j) {
+    if (!problem.sees(query, problem.keys[j])) continue;
+    for (index_t h = 0; h < problem.heads; ++h) problem.callbacks.bias(&encoding, h, query, problem.keys[j]);
     return;
   }
 }
 
-/// Every door but the bias. `encoding` has to outlive the call.
-/// \throws std::invalid_argument, std::out_of_range when the encoding does not fit the call.
+/// Every door but the bias. `encoding` has to outlive the problem.
+/// \throws std::invalid_argument, std::out_of_range when the encoding does not fit the problem.
 template <class E>
-void lower_doors(const E& encoding, problem& call) {
-  call.calls.encoding = &encoding;
+void lower_doors(const E& encoding, attention_problem& problem) {
+  problem.callbacks.encoding = &encoding;
   if constexpr (rotates<E, float>) {
-    check_rotations(encoding, call);
-    const rotation* const turns = rotation_of(encoding);
-    if (turns) {
-      if (turns->width > 0) call.turns = turns;
+    check_rotations(encoding, problem);
+    const rotation* const rotary = rotation_of(encoding);
+    if (rotary) {
+      if (rotary->rotary_dim > 0) problem.rotary = rotary;
     } else {
-      call.calls.rotate = [](const void* of, float* head, index_t channels, position at, rotation_side side) {
+      problem.callbacks.rotate = [](const void* of, float* head, index_t channels, position at, rotation_side side) {
         const std::span<float> row(head, static_cast<std::size_t>(channels));
         if (side == rotation_side::query)
           rotate_query(*static_cast<const E*>(of), row, at);
@@ -324,25 +324,25 @@ void lower_doors(const E& encoding, problem& call) {
     }
   }
   if constexpr (has_relative_key<E>) {
-    if (call.query_tokens > 0 && call.key_tokens > 0)
-      check_relative_row(encoding.relative_key(0, 0), call.head_dim, "relative_key");
-    call.calls.relative_key = [](const void* of, index_t head, position offset, float* row,
+    if (problem.query_tokens > 0 && problem.key_tokens > 0)
+      check_relative_row(encoding.relative_key(0, 0), problem.head_dim, "relative_key");
+    problem.callbacks.relative_key = [](const void* of, index_t head, position offset, float* row,
                                  index_t channels) {
       copy_row(static_cast<const E*>(of)->relative_key(static_cast<int>(head), offset), row, channels);
     };
   }
   if constexpr (has_relative_value<E>) {
-    if (call.query_tokens > 0 && call.key_tokens > 0)
-      check_relative_row(encoding.relative_value(0, 0), call.value_dim, "relative_value");
-    call.calls.relative_value = [](const void* of, index_t head, position offset, float* row,
+    if (problem.query_tokens > 0 && problem.key_tokens > 0)
+      check_relative_row(encoding.relative_value(0, 0), problem.value_dim, "relative_value");
+    problem.callbacks.relative_value = [](const void* of, index_t head, position offset, float* row,
                                    index_t channels) {
       copy_row(static_cast<const E*>(of)->relative_value(static_cast<int>(head), offset), row, channels);
     };
   }
   if constexpr (scales<E>)
-    call.calls.scale = [](const void* of, position query) {
+    problem.callbacks.scale = [](const void* of, position query) {
       return static_cast<double>(static_cast<const E*>(of)->scale(query));
     };
 }
 
-}  // namespace posenc::inline v0_1::detail::fused_lowering
+}  // namespace posenc::inline v0_2::detail::fused_lowering

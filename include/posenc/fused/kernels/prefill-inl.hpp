@@ -15,10 +15,10 @@
 
 #include <algorithm>
 
-#include <posenc/fused/relative-inl.hpp>
+#include <posenc/fused/kernels/relative-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
-namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
+namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 
 /// Keys of a tile. 128 keep the weights and a panel of values (16 KiB each) in the first-level cache, and the
 /// reading and writing of O below 3 % of the multiplications.
@@ -35,11 +35,11 @@ struct prefill_scratch {
   relative_scratch relative{};
   index_t output_stride = 0, floats = 0;
 
-  prefill_scratch(float* memory, const problem& call, const packed_head& pack, index_t heads,
+  prefill_scratch(float* memory, const attention_problem& problem, const packed_head& pack, index_t heads,
                   index_t rows_of_head) {
     const index_t width = panel_width();
     const index_t columns = heads * rows_of_head;
-    output_stride = round_up(call.value_dim, width);
+    output_stride = round_up(problem.value_dim, width);
     const auto take = [&](index_t count) {
       float* const part = memory ? memory + floats : nullptr;
       floats += round_up(count, 64) +
@@ -54,9 +54,9 @@ struct prefill_scratch {
     largest = take(columns), total = take(columns), keep = take(width);
     rows = take(heads * lanes() * pack.stride + 6 * vector_slack);
     block = take(2 * lanes() * lanes());
-    if (relative_scratch::is_needed(call)) {
+    if (relative_scratch::is_needed(problem)) {
       const index_t offsets = relative_scratch::offsets(prefill_keys);
-      relative.row_stride = relative_scratch::stride_of(call);
+      relative.row_stride = relative_scratch::stride_of(problem);
       relative.rows = take(offsets * relative.row_stride);
       relative.by_offset = take(offsets * width);
     }
@@ -82,30 +82,30 @@ HWY_INLINE position_span span_of(const row_positions& positions, index_t first, 
 enum class sight : unsigned char { none, some, all };
 
 /// What queries in `queries` see of keys in `keys`, judged by the ends of both.
-HWY_INLINE sight sight_of(const problem& call, const position_span& queries, const position_span& keys) {
+HWY_INLINE sight sight_of(const attention_problem& problem, const position_span& queries, const position_span& keys) {
   const position nearest_ahead = keys.lowest - queries.highest,
                  farthest_ahead = keys.highest - queries.lowest;
-  const bool ahead_limited = call.farthest_ahead != problem::no_limit,
-             behind_limited = call.farthest_behind != problem::no_limit;
-  if (ahead_limited && nearest_ahead > call.farthest_ahead) return sight::none;
-  if (behind_limited && -farthest_ahead > call.farthest_behind) return sight::none;
-  if (ahead_limited && farthest_ahead > call.farthest_ahead) return sight::some;
-  if (behind_limited && -nearest_ahead > call.farthest_behind) return sight::some;
+  const bool ahead_limited = problem.farthest_ahead != attention_problem::no_limit,
+             behind_limited = problem.farthest_behind != attention_problem::no_limit;
+  if (ahead_limited && nearest_ahead > problem.farthest_ahead) return sight::none;
+  if (behind_limited && -farthest_ahead > problem.farthest_behind) return sight::none;
+  if (ahead_limited && farthest_ahead > problem.farthest_ahead) return sight::some;
+  if (behind_limited && -nearest_ahead > problem.farthest_behind) return sight::some;
   return sight::all;
 }
 
 /// Rows [begin, end) of a run of keys that at least one of the queries sees.
-HWY_INLINE row_range seen_rows(const problem& call, const position_span& queries, const position_span& keys,
+HWY_INLINE row_range seen_rows(const attention_problem& problem, const position_span& queries, const position_span& keys,
                                index_t count) {
   row_range rows{0, count};
   if (!keys.run) return rows;
   // Limits and distances reach to 2^62: one is added at the end.
-  if (call.farthest_ahead != problem::no_limit)
-    rows.end = (std::clamp)(problem::within_limits(queries.highest - keys.lowest) + call.farthest_ahead,
+  if (problem.farthest_ahead != attention_problem::no_limit)
+    rows.end = (std::clamp)(attention_problem::within_limits(queries.highest - keys.lowest) + problem.farthest_ahead,
                             position{-1}, position{count - 1}) +
                1;
-  if (call.farthest_behind != problem::no_limit)
-    rows.begin = (std::clamp)(problem::within_limits(queries.lowest - keys.lowest) - call.farthest_behind,
+  if (problem.farthest_behind != attention_problem::no_limit)
+    rows.begin = (std::clamp)(attention_problem::within_limits(queries.lowest - keys.lowest) - problem.farthest_behind,
                               position{0}, position{rows.end});
   return rows;
 }
@@ -114,17 +114,17 @@ HWY_INLINE row_range seen_rows(const problem& call, const position_span& queries
 /// table of steps, as keys do.
 class query_angles {
  public:
-  query_angles(const problem& call, const key_loader& loader, position growth_origin)
-      : call_(call),
+  query_angles(const attention_problem& problem, const key_loader& loader, position growth_origin)
+      : problem_(problem),
         loader_(loader),
         growth_origin_(growth_origin),
-        by_steps_(loader.table_stride > 0 && call.turns->growth_per_token.empty()) {}
+        by_steps_(loader.table_stride > 0 && problem.rotary->growth_per_token.empty()) {}
 
   /// Sets `here` to the angles of query row `row`; rows up to `end` follow.
   HWY_NOINLINE void move_to(index_t row, index_t end) {
     const index_t ahead = (std::min)(end - row, prefill_keys);
     if (step_ == steps_) {
-      steps_ = by_steps_ && call_.queries.is_run(row, ahead) ? ahead : 1;
+      steps_ = by_steps_ && problem_.queries.is_run(row, ahead) ? ahead : 1;
       step_ = 0;
       fill(row, steps_ > 1 ? base_ : here);
     }
@@ -136,19 +136,19 @@ class query_angles {
 
  private:
   HWY_INLINE void fill(index_t row, pair_angles& angles) const {
-    token_angles(*call_.turns, call_.queries[row], rotation_side::query,
-                 static_cast<float>(call_.turns->magnitude), growth_origin_, angles.cos, angles.sin);
+    token_angles(*problem_.rotary, problem_.queries[row], rotation_side::query,
+                 static_cast<float>(problem_.rotary->attention_factor), growth_origin_, angles.cos, angles.sin);
   }
   HWY_INLINE void compose() {
     const step_angles step = loader_.step(step_);
-    for (index_t p = 0; p < call_.turns->pairs(); p += lanes()) {
+    for (index_t p = 0; p < problem_.rotary->pairs(); p += lanes()) {
       float_vector c = step.cos(p), s = step.sin(p);
       turn_pair(c, s, load(base_.cos + p), load(base_.sin + p));
       store(c, here.cos + p), store(s, here.sin + p);
     }
   }
 
-  const problem& call_;
+  const attention_problem& problem_;
   const key_loader& loader_;
   position growth_origin_;
   bool by_steps_;
@@ -185,7 +185,7 @@ inline HWY_NOINLINE void transpose_block(const float* from, index_t from_stride,
 /// One task of the prefill: rows [first_row, first_row + rows) of heads [first_head, first_head + heads) of a
 /// KV head.
 struct prefill_task {
-  const problem& call;
+  const attention_problem& problem;
   const key_loader& loader;
   prefill_scratch scratch;
   index_t kv_head, first_head, heads, first_row, rows, panels;
@@ -206,20 +206,20 @@ struct prefill_task {
     std::fill_n(scratch.queries, heads * panels * width * steps, 0.0f);
     std::fill_n(scratch.largest, heads * panels * width, lowest_score);
     std::fill_n(scratch.total, heads * panels * width, 0.0f);
-    query_angles angles(call, loader, growth_origin);
+    query_angles angles(problem, loader, growth_origin);
     // As many rows as a vector has lanes are packed, then turned into columns.
     for (index_t group = tokens.begin / lanes() * lanes(); group < tokens.end; group += lanes()) {
       const row_range here{(std::max)(group, tokens.begin), (std::min)(group + lanes(), tokens.end)};
       if (here.end - here.begin < lanes()) std::fill_n(scratch.rows, heads * lanes() * stride, 0.0f);
       for (index_t r = here.begin; r < here.end; ++r) {
-        const position at = call.queries[first_row + r];
-        if (call.turns) angles.move_to(first_row + r, first_row + tokens.end);
-        const float factor = query_factor(call, at);
+        const position at = problem.queries[first_row + r];
+        if (problem.rotary) angles.move_to(first_row + r, first_row + tokens.end);
+        const float factor = query_factor(problem, at);
         for (index_t h = 0; h < heads; ++h) {
           if (r + rows_ahead < tokens.end)
-            fetch_to_read(call.q.row(first_row + r + rows_ahead, first_head + h),
-                          call.head_dim * bytes_of(call.q.type));
-          load_query(call, loader, first_row + r, first_head + h, angles.here, factor,
+            fetch_to_read(problem.q.row(first_row + r + rows_ahead, first_head + h),
+                          problem.head_dim * bytes_of(problem.q.type));
+          load_query(problem, loader, first_row + r, first_head + h, angles.here, factor,
                      scratch.rows + (h * lanes() + r - group) * stride);
         }
       }
@@ -247,7 +247,7 @@ struct prefill_task {
     // A panel that begins before the first token has no position for lane 0: element by element there.
     const bool whole = inside.begin == panel * width;
     const index_t lane = inside.begin - panel * width;
-    const score_panel scores{call,
+    const score_panel scores{problem,
                              scratch.scores + (whole ? 0 : lane),
                              first_head + head,
                              first_row + inside.begin,
@@ -255,15 +255,15 @@ struct prefill_task {
                              first_key + seen.begin,
                              keys,
                              run && whole};
-    if (call.calls.relative_key) {
+    if (problem.callbacks.relative_key) {
       if (can_multiply_relative_keys(scores))
         multiply_relative_keys(scores, queries, scratch.relative);
       else
         add_relative_keys(scores);
     }
-    if (call.softcap > 0) cap_scores({call, scratch.scores, 0, 0, 0, 0, keys, false});
-    if (call.bias.kind != distance_bias::form::none) add_distance_bias(scores);
-    if (call.calls.bias) add_called_bias(scores);
+    if (problem.softcap > 0) cap_scores({problem, scratch.scores, 0, 0, 0, 0, keys, false});
+    if (problem.bias.kind != distance_bias::form::none) add_distance_bias(scores);
+    if (problem.callbacks.bias) add_called_bias(scores);
     if (partial) mask_scores(scores);
     softmax_panel(scratch.scores, keys, scratch.largest + at, scratch.total + at, scratch.keep);
 
@@ -273,7 +273,7 @@ struct prefill_task {
       add_values(lanes_used.end, seen, output);
     else
       add_seen_values(lanes_used, seen, output);
-    if (call.calls.relative_value) {
+    if (problem.callbacks.relative_value) {
       float* const first = output + lane * scratch.output_stride;
       if (scores.run)
         multiply_relative_values(scores, scratch.relative, first, scratch.output_stride);
@@ -299,7 +299,7 @@ struct prefill_task {
   HWY_NOINLINE void add_seen_values(row_range queries, row_range keys, float* output) const {
     const index_t width = panel_width();
     for (index_t x = queries.begin; x < queries.end; ++x)
-      for (index_t c = 0; c < call.value_dim; ++c) {
+      for (index_t c = 0; c < problem.value_dim; ++c) {
         float sum = 0;
         for (index_t t = 0; t < keys.end - keys.begin; ++t) {
           const float weight = scratch.scores[t * width + x];
@@ -317,9 +317,9 @@ struct prefill_task {
       for (index_t h = 0; h < heads; ++h) {
         const index_t head = first_head + h, row = first_row + r;
         if (r + rows_ahead < rows)
-          fetch_to_write(call.out.row(row + rows_ahead, head), call.value_dim * bytes_of(call.out.type));
+          fetch_to_write(problem.out.row(row + rows_ahead, head), problem.value_dim * bytes_of(problem.out.type));
         const index_t at = column(h, r / panel_width()) + r % panel_width();
-        finish_row(call, head, row, r >= tokens.begin && r < tokens.end, scratch.largest[at],
+        finish_row(problem, head, row, r >= tokens.begin && r < tokens.end, scratch.largest[at],
                    scratch.total[at], scratch.output + at * scratch.output_stride);
       }
     }
@@ -327,9 +327,9 @@ struct prefill_task {
 
   /// The first tile of keys at or behind `first` that some query sees; the end if there is none.
   HWY_NOINLINE index_t seen_tile(const position_span& queries, index_t first) const {
-    const index_t end = call.valid_keys.end;
+    const index_t end = problem.valid_keys.end;
     while (first < end &&
-           sight_of(call, queries, span_of(call.keys, first, (std::min)(prefill_keys, end - first))) ==
+           sight_of(problem, queries, span_of(problem.keys, first, (std::min)(prefill_keys, end - first))) ==
                sight::none)
       first += prefill_keys;
     return (std::min)(first, end);
@@ -338,22 +338,22 @@ struct prefill_task {
   HWY_NOINLINE void run() const {
     if (tokens.begin < tokens.end) {
       std::fill_n(scratch.output, heads * panels * panel_width() * scratch.output_stride, 0.0f);
-      const position_span all = span_of(call.queries, first_row + tokens.begin, tokens.end - tokens.begin);
-      index_t next = seen_tile(all, call.valid_keys.begin);
+      const position_span all = span_of(problem.queries, first_row + tokens.begin, tokens.end - tokens.begin);
+      index_t next = seen_tile(all, problem.valid_keys.begin);
       pack_queries();
-      while (next < call.valid_keys.end) {
-        const index_t first = next, count = (std::min)(prefill_keys, call.valid_keys.end - first);
+      while (next < problem.valid_keys.end) {
+        const index_t first = next, count = (std::min)(prefill_keys, problem.valid_keys.end - first);
         next = seen_tile(all, first + prefill_keys);
-        const position_span keys = span_of(call.keys, first, count);
+        const position_span keys = span_of(problem.keys, first, count);
         loader.load_keys(kv_head, first, count, growth_origin, scratch.keys);
-        const bool finite_values = load_values(call, kv_head, first, count, prefill_keys, scratch.values);
+        const bool finite_values = load_values(problem, kv_head, first, count, prefill_keys, scratch.values);
         for (index_t panel = 0; panel < panels; ++panel) {
           const row_range here = panel_rows(panel);
           if (here.begin >= here.end) continue;
-          const position_span queries = span_of(call.queries, first_row + here.begin, here.end - here.begin);
-          const sight seen = sight_of(call, queries, keys);
+          const position_span queries = span_of(problem.queries, first_row + here.begin, here.end - here.begin);
+          const sight seen = sight_of(problem, queries, keys);
           if (seen == sight::none) continue;
-          const row_range visible = seen_rows(call, queries, keys, count);
+          const row_range visible = seen_rows(problem, queries, keys, count);
           if (visible.begin >= visible.end) continue;
           for (index_t h = 0; h < heads; ++h)
             attend(h, panel, first, visible, queries.run && keys.run, seen == sight::some, finite_values);
@@ -365,35 +365,35 @@ struct prefill_task {
 
   /// Writes one output row, Σ w v / Σ w with the head's sink counted, and its log-sum-exp. A row that saw
   /// nothing is 0 and −∞.
-  static HWY_NOINLINE void finish_row(const problem& call, index_t head, index_t row, bool is_token,
+  static HWY_NOINLINE void finish_row(const attention_problem& problem, index_t head, index_t row, bool is_token,
                                       float largest, float total, const float* output) {
-    void* const to = call.out.row(row, head);
-    float* const lse = call.log_sum_exp
-                           ? call.log_sum_exp + row * call.lse_token_stride + head * call.lse_head_stride
+    void* const to = problem.out.row(row, head);
+    float* const lse = problem.log_sum_exp
+                           ? problem.log_sum_exp + row * problem.lse_token_stride + head * problem.lse_head_stride
                            : nullptr;
     // A NaN never becomes the largest score, but it is in the total.
     const bool saw = is_token && (largest > lowest_score || !(total == 0));
-    const bool sink = is_token && call.sinks != nullptr;
+    const bool sink = is_token && problem.sinks != nullptr;
     if (!saw && !sink) {
       HWY_ALIGN const float nothing[widest_head + vector_slack] = {};
-      store_row(nothing, 0.0f, call.value_dim, call.out.type, to);
+      store_row(nothing, 0.0f, problem.value_dim, problem.out.type, to);
       if (lse) *lse = minus_infinity<float>();
       return;
     }
     double m = saw ? static_cast<double>(largest) * ln_2 : 0, sum = saw ? static_cast<double>(total) : 0;
     double factor = 1;
     if (sink) {
-      const double logit = call.sinks[head], top = saw ? (std::max)(m, logit) : logit;
+      const double logit = problem.sinks[head], top = saw ? (std::max)(m, logit) : logit;
       factor = saw ? std::exp(m - top) : 0;
       sum = sum * factor + std::exp(logit - top);
       m = top;
     }
-    store_row(output, static_cast<float>(factor / sum), call.value_dim, call.out.type, to);
+    store_row(output, static_cast<float>(factor / sum), problem.value_dim, problem.out.type, to);
     if (lse) *lse = static_cast<float>(m + std::log(sum));
   }
 };
 
-}  // namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE
+}  // namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif

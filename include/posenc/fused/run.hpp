@@ -36,20 +36,20 @@
 #include <posenc/encoding.hpp>
 #include <posenc/errors.hpp>
 #include <posenc/fused/executor.hpp>
-#include <posenc/fused/lowering.hpp>
+#include <posenc/fused/lower/encodings.hpp>
 #include <posenc/fused/target.hpp>
 #include <posenc/fused/workspace.hpp>
 #include <posenc/views.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 namespace fused {
 
-/// What a fused call can be told beyond attention_options.
+/// What a fused problem can be told beyond attention_options.
 struct call_options {
   bool keys_are_rotated =
       false;                    ///< k holds keys that the encoding has turned already; only the queries turn
-  workspace* memory = nullptr;  ///< scratch of the caller's; the call makes its own when null
+  workspace* memory = nullptr;  ///< scratch of the caller's; the problem makes its own when null
 };
 
 /// One sequence of a ragged batch: its own lengths, positions, cache and output.
@@ -85,9 +85,9 @@ consteval bool check_types() {
   return check_encoding<E, float>();
 }
 
-/// One sequence on its way through a call. Lives in the workspace, so it has nothing to destroy.
+/// One sequence on its way through a problem. Lives in the workspace, so it has nothing to destroy.
 struct item {
-  problem call;
+  attention_problem problem;
   task_plan plan;
   fused_lowering::bias_plan bias;
   std::size_t bias_at = 0, shared_at = 0;  ///< bytes from the start of the workspace
@@ -115,42 +115,42 @@ template <class S, class E>
           " and value_dim ", given.value_dim, " must not exceed 512");
   constexpr storage type = storage_of<S>;
   item result;
-  problem& call = result.call;
-  call.q = {s.q.data, type, s.q.token_stride, s.q.head_stride};
-  call.k = {s.k.data, type, s.k.token_stride, s.k.head_stride};
-  call.v = {s.v.data, type, s.v.token_stride, s.v.head_stride};
-  call.out = {s.out.data, type, s.out.token_stride, s.out.head_stride};
-  call.log_sum_exp = s.log_sum_exp.data;
-  call.lse_token_stride = s.log_sum_exp.token_stride;
-  call.lse_head_stride = s.log_sum_exp.head_stride;
-  call.query_tokens = given.query_tokens;
-  call.key_tokens = given.key_tokens;
-  call.heads = given.heads;
-  call.kv_heads = given.kv_heads;
-  call.group = given.group;
-  call.head_dim = given.head_dim;
-  call.value_dim = given.value_dim;
-  call.scale = given.scale;
+  attention_problem& problem = result.problem;
+  problem.q = {s.q.data, type, s.q.token_stride, s.q.head_stride};
+  problem.k = {s.k.data, type, s.k.token_stride, s.k.head_stride};
+  problem.v = {s.v.data, type, s.v.token_stride, s.v.head_stride};
+  problem.out = {s.out.data, type, s.out.token_stride, s.out.head_stride};
+  problem.log_sum_exp = s.log_sum_exp.data;
+  problem.lse_token_stride = s.log_sum_exp.token_stride;
+  problem.lse_head_stride = s.log_sum_exp.head_stride;
+  problem.query_tokens = given.query_tokens;
+  problem.key_tokens = given.key_tokens;
+  problem.heads = given.heads;
+  problem.kv_heads = given.kv_heads;
+  problem.group = given.group;
+  problem.head_dim = given.head_dim;
+  problem.value_dim = given.value_dim;
+  problem.scale = given.scale;
   // Far above every score a cap changes nothing, and its parts would leave the range of float.
-  call.softcap = given.softcap > 1e30 ? 0 : given.softcap;
-  call.sinks = given.sinks.empty() ? nullptr : given.sinks.data();
-  call.valid_queries = given.valid_queries;
-  call.valid_keys = given.valid_keys;
-  call.queries = rows_of(given.query_positions);
-  call.keys = rows_of(given.key_positions);
-  call.farthest_behind = (std::min)(given.lookback.value_or(problem::no_limit), position{problem::no_limit});
-  call.farthest_ahead =
-      given.causal ? 0 : (std::min)(given.lookahead.value_or(problem::no_limit), position{problem::no_limit});
-  fused_lowering::drop_idle_limits(call);
-  call.keys_are_rotated = keys_are_rotated;
-  fused_lowering::lower_doors(encoding, call);
-  result.bias = fused_lowering::plan_bias(encoding, call);
-  fused_lowering::announce_bias<E>(result.bias, call);
-  result.plan = kernels.plan(call);
+  problem.softcap = given.softcap > 1e30 ? 0 : given.softcap;
+  problem.sinks = given.sinks.empty() ? nullptr : given.sinks.data();
+  problem.valid_queries = given.valid_queries;
+  problem.valid_keys = given.valid_keys;
+  problem.queries = rows_of(given.query_positions);
+  problem.keys = rows_of(given.key_positions);
+  problem.farthest_behind = (std::min)(given.lookback.value_or(attention_problem::no_limit), position{attention_problem::no_limit});
+  problem.farthest_ahead =
+      given.causal ? 0 : (std::min)(given.lookahead.value_or(attention_problem::no_limit), position{attention_problem::no_limit});
+  fused_lowering::drop_idle_limits(problem);
+  problem.keys_are_rotated = keys_are_rotated;
+  fused_lowering::lower_doors(encoding, problem);
+  result.bias = fused_lowering::plan_bias(encoding, problem);
+  fused_lowering::announce_bias<E>(result.bias, problem);
+  result.plan = kernels.plan(problem);
   return result;
 }
 
-/// Where everything of a call lies in its workspace.
+/// Where everything of a problem lies in its workspace.
 struct layout {
   std::size_t items = 0, bytes = 0, worker_bytes = 0, workers_at = 0;
   index_t tasks = 0, merges = 0;
@@ -181,7 +181,7 @@ template <class S, class E, class Isa>
   result.bytes = to_line(sequences.size() * sizeof(item));
   for (const sequence<S>& s : sequences) {
     item one = lower(s, encoding, keys_are_rotated, kernels);
-    fused_lowering::check_calls(encoding, one.call);
+    fused_lowering::check_calls(encoding, one.problem);
     result.add(one);
   }
   result.add_workers(workers);
@@ -230,8 +230,8 @@ void run(std::span<const sequence<S>> sequences, const E& encoding, const call_o
     item* const one =
         std::construct_at(items + n, lower(sequences[n], encoding, options.keys_are_rotated, kernels));
     placed.add(*one);
-    fused_lowering::lower_bias(encoding, one->bias, memory + one->bias_at, one->call);
-    kernels.prepare(one->call, one->plan, reinterpret_cast<float*>(memory + one->shared_at));
+    fused_lowering::lower_bias(encoding, one->bias, memory + one->bias_at, one->problem);
+    kernels.prepare(one->problem, one->plan, reinterpret_cast<float*>(memory + one->shared_at));
   }
   const std::span<const item> all(items, sequences.size());
   const auto shared_of = [memory](const item& one) {
@@ -245,21 +245,21 @@ void run(std::span<const sequence<S>> sequences, const E& encoding, const call_o
     const item& one = *(std::upper_bound(all.begin(), all.end(), task,
                                          [](index_t t, const item& i) { return t < i.first_task; }) -
                         1);
-    kernels.run(one.call, one.plan, shared_of(one), scratch_of(worker), task - one.first_task);
+    kernels.run(one.problem, one.plan, shared_of(one), scratch_of(worker), task - one.first_task);
   });
   if (whole.merges == 0) return;
   run_tasks(executor, whole.merges, [&](index_t task, index_t worker) {
     const item& one = *(std::upper_bound(all.begin(), all.end(), task,
                                          [](index_t t, const item& i) { return t < i.first_merge; }) -
                         1);
-    kernels.merge(one.call, one.plan, shared_of(one), scratch_of(worker), task - one.first_merge);
+    kernels.merge(one.problem, one.plan, shared_of(one), scratch_of(worker), task - one.first_merge);
   });
 }
 
 template <class S, class E, class X, class Isa>
 [[nodiscard]] attention_result<S> result_of(heads_view<const S> q, heads_view<const S> k,
                                             heads_view<const S> v, const E& encoding,
-                                            const attention_options& options, const call_options& call,
+                                            const attention_options& options, const call_options& problem,
                                             const X& executor) {
   static_assert(check_types<S, E>());
   const resolved_options given = resolve(options, q, k, v);
@@ -272,7 +272,7 @@ template <class S, class E, class X, class Isa>
                         token_major(result.output.data(), given.query_tokens, given.heads, given.value_dim),
                         {result.log_sum_exp.data(), given.query_tokens, given.heads, given.heads, 1},
                         options};
-  run<S, E, X, Isa>(std::span<const sequence<S>>(&one, 1), encoding, call, executor);
+  run<S, E, X, Isa>(std::span<const sequence<S>>(&one, 1), encoding, problem, executor);
   return result;
 }
 
@@ -280,43 +280,43 @@ template <class S, class E, class X, class Isa>
 
 namespace fused {
 
-/// The instruction set that fused calls of this program take, by Highway's name: "AVX2", "AVX3", "NEON", …
+/// The instruction set that fused callbacks of this program take, by Highway's name: "AVX2", "AVX3", "NEON", …
 template <class Isa = posenc::detail::fused_kernels::this_isa>
 [[nodiscard]] const char* target_name() noexcept {
   return Isa::kernels().name;
 }
 
 /// Attention over strided views into the caller's memory. Nothing is written when it throws, unless it is one
-/// of the encoding's own functions that kernels call (lowering.hpp) that throws: then the output is partly
+/// of the encoding's own functions that kernels problem (lowering.hpp) that throws: then the output is partly
 /// written. \param out tokens × heads × value_dim, apart from q, k and v \param log_sum_exp ln Z per token and
 /// head, or an empty view \throws std::invalid_argument, std::out_of_range
 template <class S, class E, executor X = serial_executor, class Isa = posenc::detail::fused_kernels::this_isa>
 void attention_into(std::type_identity_t<heads_view<const S>> q, std::type_identity_t<heads_view<const S>> k,
                     std::type_identity_t<heads_view<const S>> v, const E& encoding,
                     const attention_options& options, heads_view<S> out,
-                    head_scalars_view<float> log_sum_exp = {}, const call_options& call = {},
+                    head_scalars_view<float> log_sum_exp = {}, const call_options& problem = {},
                     const X& executor = {}) {
   const sequence<S> one{q, k, v, out, log_sum_exp, options};
-  posenc::detail::fused_calls::run<S, E, X, Isa>(std::span<const sequence<S>>(&one, 1), encoding, call,
+  posenc::detail::fused_calls::run<S, E, X, Isa>(std::span<const sequence<S>>(&one, 1), encoding, problem,
                                                  executor);
 }
 
-/// Several sequences of different lengths and positions in one call, all with the same encoding. Every
+/// Several sequences of different lengths and positions in one problem, all with the same encoding. Every
 /// sequence is checked before any output is written. \throws std::invalid_argument, std::out_of_range
 template <class S, class E, executor X = serial_executor, class Isa = posenc::detail::fused_kernels::this_isa>
-void attention_batch(std::span<const sequence<S>> sequences, const E& encoding, const call_options& call = {},
+void attention_batch(std::span<const sequence<S>> sequences, const E& encoding, const call_options& problem = {},
                      const X& executor = {}) {
-  posenc::detail::fused_calls::run<S, E, X, Isa>(sequences, encoding, call, executor);
+  posenc::detail::fused_calls::run<S, E, X, Isa>(sequences, encoding, problem, executor);
 }
 
 /// Bytes that a workspace over the caller's own memory needs for this batch and an executor of so many
-/// workers. \throws std::invalid_argument, std::out_of_range as the call would
+/// workers. \throws std::invalid_argument, std::out_of_range as the problem would
 template <class S, class E, class Isa = posenc::detail::fused_kernels::this_isa>
 [[nodiscard]] std::size_t workspace_bytes(std::span<const sequence<S>> sequences, const E& encoding,
-                                          const call_options& call = {}, index_t workers = 1) {
+                                          const call_options& problem = {}, index_t workers = 1) {
   static_assert(posenc::detail::fused_calls::check_types<S, E>());
   return workspace::line +
-         posenc::detail::fused_calls::measure<S, E, Isa>(sequences, encoding, call.keys_are_rotated, workers)
+         posenc::detail::fused_calls::measure<S, E, Isa>(sequences, encoding, problem.keys_are_rotated, workers)
              .bytes;
 }
 
@@ -325,8 +325,8 @@ template <class S, class E, executor X = serial_executor, class Isa = posenc::de
 [[nodiscard]] attention_result<S> attention_with_log_sum_exp(
     heads_view<const S> q, std::type_identity_t<heads_view<const S>> k,
     std::type_identity_t<heads_view<const S>> v, const E& encoding, const attention_options& options,
-    const call_options& call = {}, const X& executor = {}) {
-  return posenc::detail::fused_calls::result_of<S, E, X, Isa>(q, k, v, encoding, options, call, executor);
+    const call_options& problem = {}, const X& executor = {}) {
+  return posenc::detail::fused_calls::result_of<S, E, X, Isa>(q, k, v, encoding, options, problem, executor);
 }
 
 /// The same over views through which one could write.
@@ -335,10 +335,10 @@ template <class Q, class K, class V, class E, executor X = serial_executor,
 requires(!std::is_const_v<Q> || !std::is_const_v<K> || !std::is_const_v<V>)
     [[nodiscard]] attention_result<std::remove_const_t<Q>> attention_with_log_sum_exp(
         heads_view<Q> q, heads_view<K> k, heads_view<V> v, const E& encoding,
-        const attention_options& options, const call_options& call = {}, const X& executor = {}) {
+        const attention_options& options, const call_options& problem = {}, const X& executor = {}) {
   using S = std::remove_const_t<Q>;
   return posenc::detail::fused_calls::result_of<S, E, X, Isa>(heads_view<const S>(q), heads_view<const S>(k),
-                                                              heads_view<const S>(v), encoding, options, call,
+                                                              heads_view<const S>(v), encoding, options, problem,
                                                               executor);
 }
 
@@ -348,24 +348,24 @@ template <class Q, class K, class V, class E, executor X = serial_executor,
           class Isa = posenc::detail::fused_kernels::this_isa>
 [[nodiscard]] auto attention_with_log_sum_exp(const Eigen::MatrixBase<Q>& q, const Eigen::MatrixBase<K>& k,
                                               const Eigen::MatrixBase<V>& v, const E& encoding,
-                                              const attention_options& options, const call_options& call = {},
+                                              const attention_options& options, const call_options& problem = {},
                                               const X& executor = {}) {
   using S = typename Q::Scalar;
   const readable_matrix<S> q_rows(q), k_rows(k), v_rows(v);
   const index_t kv_heads = options.kv_heads.value_or(options.heads);
   return posenc::detail::fused_calls::result_of<S, E, X, Isa>(q_rows.heads(options.heads),
                                                               k_rows.heads(kv_heads), v_rows.heads(kv_heads),
-                                                              encoding, options, call, executor);
+                                                              encoding, options, problem, executor);
 }
 
 /// Attention over matrices or views: the output, tokens × (heads·value_dim), row-major.
 template <class Q, class K, class V, class E, executor X = serial_executor,
           class Isa = posenc::detail::fused_kernels::this_isa>
 [[nodiscard]] auto attention(const Q& q, const K& k, const V& v, const E& encoding,
-                             const attention_options& options = {}, const call_options& call = {},
+                             const attention_options& options = {}, const call_options& problem = {},
                              const X& executor = {}) {
-  return fused::attention_with_log_sum_exp(q, k, v, encoding, options, call, executor).output;
+  return fused::attention_with_log_sum_exp(q, k, v, encoding, options, problem, executor).output;
 }
 
 }  // namespace fused
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -6,21 +6,21 @@
 ///
 /// Scores carry a factor log2 e (base-2 exponentials). A masked score is −∞, its weight an exact zero; the
 /// largest score so far begins at the lowest float, so that −∞ minus it stays −∞.
-#if defined(POSENC_FUSED_PANEL_INL_HPP) == defined(HWY_TARGET_TOGGLE)
-#ifdef POSENC_FUSED_PANEL_INL_HPP
-#undef POSENC_FUSED_PANEL_INL_HPP
+#if defined(POSENC_FUSED_SOFTMAX_INL_HPP) == defined(HWY_TARGET_TOGGLE)
+#ifdef POSENC_FUSED_SOFTMAX_INL_HPP
+#undef POSENC_FUSED_SOFTMAX_INL_HPP
 #else
-#define POSENC_FUSED_PANEL_INL_HPP
+#define POSENC_FUSED_SOFTMAX_INL_HPP
 #endif
 
 #include <algorithm>
 #include <limits>
 
 #include <posenc/detail/floating.hpp>
-#include <posenc/fused/tile-inl.hpp>
+#include <posenc/fused/kernels/tile-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
-namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
+namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 
 inline constexpr float masked_score = -std::numeric_limits<float>::infinity();
 inline constexpr float lowest_score = std::numeric_limits<float>::lowest();
@@ -32,7 +32,7 @@ HWY_INLINE index_t panel_width() { return 2 * lanes(); }
 
 /// One panel of scores: keys [first_key, first_key + keys) against `queries` query rows of one head.
 struct score_panel {
-  const problem& call;
+  const attention_problem& problem;
   float* scores;  ///< [keys][panel_width]
   index_t head;
   index_t first_query, queries;
@@ -41,7 +41,7 @@ struct score_panel {
 
   /// query − key for lane 0 and key row t.
   [[nodiscard]] HWY_INLINE position distance(index_t t) const {
-    return call.queries[first_query] - call.keys[first_key + t];
+    return problem.queries[first_query] - problem.keys[first_key + t];
   }
 
   /// Calls `with(score, query position, key position, query row)` for every element that is a query.
@@ -49,13 +49,13 @@ struct score_panel {
   HWY_INLINE void for_each(With&& with) const {
     for (index_t t = 0; t < keys; ++t)
       for (index_t x = 0; x < queries; ++x)
-        with(scores[t * panel_width() + x], call.queries[first_query + x], call.keys[first_key + t],
+        with(scores[t * panel_width() + x], problem.queries[first_query + x], problem.keys[first_key + t],
              first_query + x);
   }
 };
 
 inline HWY_NOINLINE void cap_scores(const score_panel& panel) {
-  const float_vector cap = constant(static_cast<float>(panel.call.softcap * log2_e));
+  const float_vector cap = constant(static_cast<float>(panel.problem.softcap * log2_e));
   for (index_t n = 0; n < panel.keys * panel_width(); n += lanes())
     store(hn::Mul(tanh_of(load(panel.scores + n)), cap), panel.scores + n);
 }
@@ -71,8 +71,8 @@ HWY_INLINE float bias_at(const distance_bias& bias, index_t head, position dista
 
 /// Consecutive queries see consecutive distances: one unaligned load per vector.
 inline HWY_NOINLINE void add_distance_bias(const score_panel& panel) {
-  const problem& call = panel.call;
-  const distance_bias& bias = call.bias;
+  const attention_problem& problem = panel.problem;
+  const distance_bias& bias = problem.bias;
   const float_tag d;
   if (!panel.run) {
     panel.for_each([&](float& score, position query, position key, index_t) {
@@ -111,21 +111,21 @@ inline HWY_NOINLINE void add_distance_bias(const score_panel& panel) {
 }
 
 inline HWY_NOINLINE void add_called_bias(const score_panel& panel) {
-  const problem& call = panel.call;
+  const attention_problem& problem = panel.problem;
   panel.for_each([&](float& score, position query, position key, index_t) {
-    if (!call.sees(query, key)) return;
-    const float bias = call.calls.bias(call.calls.encoding, panel.head, query, key);
+    if (!problem.sees(query, key)) return;
+    const float bias = problem.callbacks.bias(problem.callbacks.encoding, panel.head, query, key);
     score = is_minus_infinity(bias) ? masked_score : score + bias * static_cast<float>(log2_e);
   });
 }
 
 /// Scores of keys that are not seen become masked_score.
 inline HWY_NOINLINE void mask_scores(const score_panel& panel) {
-  const problem& call = panel.call;
+  const attention_problem& problem = panel.problem;
   const float_tag d;
   if (!panel.run) {
     panel.for_each([&](float& score, position query, position key, index_t) {
-      if (!call.sees(query, key)) score = masked_score;
+      if (!problem.sees(query, key)) score = masked_score;
     });
     return;
   }
@@ -134,12 +134,12 @@ inline HWY_NOINLINE void mask_scores(const score_panel& panel) {
     return static_cast<float>((std::clamp)(lane, position{-1}, static_cast<position>(width)));
   };
   for (index_t t = 0; t < panel.keys; ++t) {
-    const position first = problem::within_limits(panel.distance(t));  // lane x is at first + x
+    const position first = attention_problem::within_limits(panel.distance(t));  // lane x is at first + x
     const float_vector lowest =
-        constant(call.farthest_ahead == problem::no_limit ? -1.0f : clamped(-call.farthest_ahead - first));
+        constant(problem.farthest_ahead == attention_problem::no_limit ? -1.0f : clamped(-problem.farthest_ahead - first));
     const float_vector highest =
-        constant(call.farthest_behind == problem::no_limit ? static_cast<float>(width)
-                                                           : clamped(call.farthest_behind - first));
+        constant(problem.farthest_behind == attention_problem::no_limit ? static_cast<float>(width)
+                                                           : clamped(problem.farthest_behind - first));
     float* const row = panel.scores + t * width;
     for (index_t x = 0; x < width; x += lanes()) {
       const float_vector lane = hn::Iota(d, static_cast<float>(x));
@@ -176,7 +176,7 @@ inline HWY_NOINLINE void softmax_panel(float* scores, index_t keys, float* large
   store(m0, largest), store(m1, largest + half);
 }
 
-}  // namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE
+}  // namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif
