@@ -241,6 +241,21 @@ TEST(collisions, sinusoidal_by_its_door_and_by_its_phases) {
                std::invalid_argument);
 }
 
+TEST(collisions, together_alone_is_the_same_count) {
+  const rotation_codes codes(rope<double>{{.head_dim = 16, .pairing = pairing::half_split}}, 3000);
+  const std::vector<index_t> slowest_first{7, 6, 5, 4, 3, 2, 1, 0};
+  const collision_options both{.lengths = {500, 3000}, .order = slowest_first};
+  const collision_options together{.lengths = {500, 3000}, .order = slowest_first, .alone = false};
+  const auto counts = stored_collisions(codes, code_storage::bfloat16, both);
+  const auto faster = stored_collisions(codes, code_storage::bfloat16, together);
+  for (const std::size_t l : {0u, 1u}) {
+    EXPECT_EQ(faster.by_length[l].together, counts.by_length[l].together);
+    EXPECT_TRUE(faster.by_length[l].alone.empty());
+  }
+  EXPECT_GT(counts.total().together[1], 0u);
+  EXPECT_EQ(counts.total().together[7], 0u);
+}
+
 TEST(collisions, wrong_questions_are_refused) {
   const rotation_codes codes(waves({4}), 10);
   EXPECT_THROW(rotation_codes(waves({4}), 0), std::invalid_argument);

@@ -220,11 +220,15 @@ template <position_codes C>
   std::vector<std::uint64_t> code(positions_count);
   detail::class_numbers own, joint;
   for (const index_t component : report.order) {
+    if (!options.alone && undecided.empty()) {
+      for (collision_counts& counts : report.by_length) counts.together.push_back(0);
+      continue;
+    }
     own.clear(), joint.clear();
     detail::pairs_by_length alone(report.by_length), together(report.by_length);
     detail::each_stored_code(codes, component, storage, [&](position p, std::uint64_t bits) {
       code[static_cast<std::size_t>(p)] = bits;
-      alone.add(p, own.counts()[own.number_of(bits, 0)] - 1);
+      if (options.alone) alone.add(p, own.counts()[own.number_of(bits, 0)] - 1);
     });
     for (const std::uint32_t n : undecided) {
       class_of[n] = joint.number_of(code[n], class_of[n]);
@@ -233,7 +237,7 @@ template <position_codes C>
     std::erase_if(undecided, [&](std::uint32_t n) { return joint.counts()[class_of[n]] == 1; });
     const auto alone_by_length = alone.finish(), together_by_length = together.finish();
     for (std::size_t l = 0; l < report.by_length.size(); ++l) {
-      report.by_length[l].alone.push_back(alone_by_length[l]);
+      if (options.alone) report.by_length[l].alone.push_back(alone_by_length[l]);
       report.by_length[l].together.push_back(together_by_length[l]);
     }
   }
