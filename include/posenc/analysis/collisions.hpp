@@ -186,7 +186,8 @@ void each_stored_code(const C& codes, index_t component, code_storage storage, c
 /// What to count.
 struct collision_options {
   std::vector<position> lengths{};  ///< ascending, at most the codes' length; that alone if empty
-  std::vector<index_t> order{};  ///< in which components are added; 0, 1, … if empty (the fastest pair first)
+  std::vector<index_t> order{};     ///< of the components; 0, 1, … if empty (the fastest pair first)
+  bool alone = true;  ///< also by each component alone; false is faster and leaves `alone` empty
 };
 
 /// Counts equal stored codes.
