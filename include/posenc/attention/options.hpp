@@ -99,7 +99,7 @@ struct resolved_options {
 [[nodiscard]] inline positions default_query_positions(const positions& keys, const attention_shape& shape,
                                                        bool reads_positions) {
   const index_t queries = shape.query_tokens, rows = shape.key_tokens;
-  require(queries <= rows || (!reads_positions && keys.is_run() && !keys.has_axes()), "attention: ", queries,
+  require(queries <= rows || rows == 0 || (!reads_positions && keys.is_run() && !keys.has_axes()), "attention: ", queries,
           " queries cannot stand on the last of ", rows,
           " key positions: give query_positions (or, to count from the first key, mask = causal_from_first)");
   return keys.last(queries, rows);
@@ -218,8 +218,8 @@ class attention_matrices {
             " must be positive");
     const auto check = [](const char* name, index_t columns, const char* option, index_t heads,
                           const std::optional<index_t>& head_dim) {
-      require(columns % heads == 0, "attention: ", name, " has ", columns, " columns, which is no multiple of ",
-              option, " = ", heads);
+      require(columns % heads == 0, "attention: ", name, " has ", columns, " columns, which cannot hold ",
+              option, " = ", heads, " heads");
       require(!head_dim || columns == heads * *head_dim, "attention: ", name, " has ", columns, " columns, not ",
               option, " x width = ", heads, " x ", head_dim.value_or(0), " (is the option ", option, " right?)");
     };

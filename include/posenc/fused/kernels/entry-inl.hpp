@@ -12,6 +12,7 @@
 #include <algorithm>
 
 #include <posenc/fused/kernels/decode-inl.hpp>
+#include <posenc/fused/kernels/prefill-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
@@ -86,7 +87,7 @@ HWY_INLINE float* partials_of(const attention_problem& problem, const task_plan&
 
 inline HWY_NOINLINE void run_decode(const attention_problem& problem, const task_plan& plan, const key_loader& loader,
                                     float* shared, float* scratch, index_t task) {
-  const row_range range = decode_range(problem);
+  const row_range range = plan.keys;
   const index_t begin = (std::min)(range.end, range.begin + task % plan.tiles * plan.split);
   const decode_task work{problem,
                          loader,

@@ -43,6 +43,13 @@ HWY_INLINE bool can_multiply_relative_keys(const score_panel& panel) {
   return panel.run && !panel.problem.rotary && !panel.problem.callbacks.rotate;
 }
 
+/// False where no query sees a key at this offset.
+HWY_INLINE bool may_see(const attention_problem& problem, position offset) {
+  if (problem.bounds) return true;
+  return (problem.farthest_behind == attention_problem::no_limit || -offset <= problem.farthest_behind) &&
+         (problem.farthest_ahead == attention_problem::no_limit || offset <= problem.farthest_ahead);
+}
+
 /// Rows of all offsets of a panel; zeros where no query sees a key at that offset.
 inline HWY_NOINLINE void fill_relative_rows(const score_panel& panel, relative_call row_of, index_t channels,
                                             const relative_scratch& scratch) {
@@ -52,7 +59,7 @@ inline HWY_NOINLINE void fill_relative_rows(const score_panel& panel, relative_c
   for (index_t o = 0; o < count; ++o) {
     float* const row = scratch.rows + o * scratch.row_stride;
     std::fill_n(row, scratch.row_stride, 0.0f);
-    if (o >= panel_width() - panel.queries && problem.sees(0, lowest + o))
+    if (o >= panel_width() - panel.queries && may_see(problem, lowest + o))
       row_of(problem.callbacks.encoding, panel.head, lowest + o, row, channels);
   }
 }
@@ -107,10 +114,10 @@ inline HWY_NOINLINE void add_relative_keys(const score_panel& panel) {
     const index_t row = panel.first_query + x;
     const position here = problem.queries[row];
     widen_row(problem.q, row, panel.head, problem.head_dim, query);
-    const float factor = query_factor(problem, here);
+    const float factor = query_factor(problem, panel.head, here);
     for (index_t t = 0; t < panel.keys; ++t) {
       const position there = problem.keys[panel.first_key + t];
-      if (!problem.sees(here, there)) continue;
+      if (!problem.sees(row, panel.first_key + t)) continue;
       problem.callbacks.relative_key(problem.callbacks.encoding, panel.head, there - here, relative, problem.head_dim);
       panel.scores[t * panel_width() + x] += dot_of(query, relative, problem.head_dim) * factor;
     }

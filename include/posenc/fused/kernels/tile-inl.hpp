@@ -21,11 +21,11 @@ HWY_INLINE void with_row(const tensor& from, index_t token, index_t head, With&&
   const index_t at = token * from.token_stride + head * from.head_stride;
   switch (from.type) {
     case storage::float32:
-      return with(static_cast<const float*>(from.data) + at);
+      return with(reinterpret_cast<const float*>(from.data) + at);
     case storage::bfloat16:
-      return with(static_cast<const bfloat16_bits*>(from.data) + at);
+      return with(reinterpret_cast<const bfloat16_bits*>(from.data) + at);
     case storage::float16:
-      return with(static_cast<const float16_bits*>(from.data) + at);
+      return with(reinterpret_cast<const float16_bits*>(from.data) + at);
   }
 }
 
@@ -64,7 +64,8 @@ struct key_loader {
         fetch_tile_row(problem.k, row, t, count, kv_head, problem.head_dim);
         widen_row(problem.k, row + t, kv_head, problem.head_dim, to);
         if (problem.callbacks.rotate && !problem.keys_are_rotated)
-          problem.callbacks.rotate(problem.callbacks.encoding, to, problem.head_dim, problem.keys[row + t], rotation_side::key);
+          problem.callbacks.rotate(problem.callbacks.encoding, to, problem.head_dim, problem.keys[row + t],
+                                   problem.keys.place(row + t), rotation_side::key);
       }
       return;
     }
@@ -72,7 +73,7 @@ struct key_loader {
     const bool shared = rotary->depends_on_offset_only() && problem.keys.is_run(row, count);
     for (index_t t = 0; t < count; ++t) {
       if (t == 0 || !shared)
-        token_angles(*rotary, problem.keys[row + t], rotation_side::key, static_cast<float>(rotary->attention_factor),
+        token_angles(*rotary, place_of(problem.keys, row + t), rotation_side::key, static_cast<float>(rotary->attention_factor),
                      growth_origin, base.cos, base.sin);
       fetch_tile_row(problem.k, row, t, count, kv_head, problem.head_dim);
       with_row(problem.k, row + t, kv_head, [&](const auto* from) {
@@ -148,19 +149,20 @@ inline HWY_NOINLINE void load_query(const attention_problem& problem, const key_
       }
     }
   } else if (problem.callbacks.rotate) {
-    problem.callbacks.rotate(problem.callbacks.encoding, natural, problem.head_dim, problem.queries[row], rotation_side::query);
+    problem.callbacks.rotate(problem.callbacks.encoding, natural, problem.head_dim, problem.queries[row],
+                             problem.queries.place(row), rotation_side::query);
   }
   const float* const from = keys.rotary ? to : natural;
   const float_vector f = constant(factor);
   for (index_t c = 0; c < keys.pack.steps; c += lanes()) store(hn::Mul(load(from + c), f), to + c);
 }
 
-/// What multiplies q·k: the scale, the encoding's own at this position, and what the exponential wants (base
-/// 2, or the softcap's argument).
-HWY_INLINE float query_factor(const attention_problem& problem, position query) {
-  double factor = problem.scale;
-  if (problem.callbacks.scale) factor *= problem.callbacks.scale(problem.callbacks.encoding, query);
-  return static_cast<float>(problem.softcap > 0 ? factor / problem.softcap : factor * 1.4426950408889634);
+/// What multiplies q·k of a head: the scale, the encoding's own at this position, and the unit of scores (or what
+/// the softcap divides by).
+HWY_INLINE float query_factor(const attention_problem& problem, index_t head, position query) {
+  double factor = problem.scale_of(head);
+  if (problem.callbacks.scale) factor *= problem.callbacks.scale(problem.callbacks.encoding, head, query);
+  return static_cast<float>(problem.softcap > 0 ? factor / problem.softcap : factor * score_unit);
 }
 
 }  // namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE

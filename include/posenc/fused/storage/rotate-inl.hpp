@@ -51,20 +51,34 @@ HWY_INLINE std::int32_t top_bits(phase at) {
   return static_cast<std::int32_t>(static_cast<std::uint32_t>((at.hi + (std::uint64_t{1} << 31)) >> 32));
 }
 
-/// The angles of the token at `token`, relative to `origin` where the rotation allows it. `factor`
-/// multiplies cos and sin; the growth of xPos is that of this side between origin and token.
-inline HWY_NOINLINE void token_angles(const rotation& rotary, position token, rotation_side side,
+/// Where a token stands: at a position, or on axes.
+struct token_place {
+  position token = 0;
+  const axis_positions* axes = nullptr;
+
+  [[nodiscard]] HWY_INLINE position of_pair(const rotation& rotary, index_t pair) const {
+    return axes ? rotary.position_of(pair, *axes) : rotary.position_of(pair, token);
+  }
+};
+HWY_INLINE token_place place_of(const row_positions& positions, index_t row) {
+  return {positions[row], positions.place(row)};
+}
+
+/// The angles of a token. `factor` multiplies cos and sin; the growth of xPos is that of this side between its origin
+/// and the token.
+inline HWY_NOINLINE void token_angles(const rotation& rotary, const token_place& place, rotation_side side,
                                       float factor, position growth_origin, float* cosines, float* sines) {
+  const position token = place.token;
   const index_t pairs = rotary.pairs();
   if (rotary.framework_frequencies.empty()) {
     std::int32_t phases[most_pairs + vector_slack];
     for (index_t p = 0; p < pairs; ++p)
-      phases[p] = top_bits(rotary.phase_per_token[static_cast<std::size_t>(p)] * rotary.position_of(p, token));
+      phases[p] = top_bits(rotary.phase_per_token[static_cast<std::size_t>(p)] * place.of_pair(rotary, p));
     std::memset(phases + pairs, 0, sizeof(std::int32_t) * vector_slack);
     angles_of_phases(phases, pairs, factor, cosines, sines);
   } else {
     for (index_t p = 0; p < pairs; ++p) {
-      const cos_sin<float> angle = rotary.cos_sin_at<float>(p, token);
+      const cos_sin<float> angle = rotary.cos_sin_of_place<float>(p, place.of_pair(rotary, p));
       cosines[p] = angle.cos * factor;
       sines[p] = angle.sin * factor;
     }
@@ -117,7 +131,7 @@ inline HWY_NOINLINE void fill_step_table(const rotation& rotary, index_t rows, i
       }
       angles_of_phases(top, pairs, 1.0f, angles.cos, angles.sin);
     } else {
-      token_angles(rotary, t, rotation_side::key, 1.0f, 0, angles.cos, angles.sin);
+      token_angles(rotary, {t, nullptr}, rotation_side::key, 1.0f, 0, angles.cos, angles.sin);
     }
     for (index_t p = 0; p < pairs; p += lanes())
       store_step(p, load(angles.cos + p), load(angles.sin + p), table + t * stride);
