@@ -101,8 +101,13 @@ struct encoding_analysis {
     if (const double turns = posenc::detail::turns_of(per_token); turns > 0)
       slowest = (std::min)(slowest, turns);
   result.searched = static_cast<position>((std::min)(0x1p40, 1e5 / slowest));
+  // Where no pair has left the tolerance yet, nothing has come back.
+  position departed = 1;
+  while (departed < result.searched &&
+         posenc::first_near_repetition(codes.phases(), frequency_analysis::tolerance, departed, departed))
+    ++departed;
   result.repetition =
-      posenc::first_near_repetition(codes.phases(), frequency_analysis::tolerance, 1, result.searched);
+      posenc::first_near_repetition(codes.phases(), frequency_analysis::tolerance, departed, result.searched);
 
   constexpr std::pair<position, position> places[] = {{10, 1},      {1000, 1},     {1000, 10},
                                                       {10'000, 10}, {100'000, 10}, {100'000, 100}};

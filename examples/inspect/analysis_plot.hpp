@@ -16,13 +16,19 @@
 
 namespace inspect {
 
+[[nodiscard]] inline std::string gnuplot_number(double value) {
+  char digits[40];
+  std::snprintf(digits, sizeof digits, "%.9g", value);
+  return digits;
+}
+
 /// Draws every encoding that has frequencies. `codes_of_curve[n]` are those of all[n], for the curve against distance.
 /// \throws std::invalid_argument when there is none or gnuplot cannot be run.
 inline void analysis_plot(const std::vector<encoding_analysis>& all,
                           const std::vector<std::optional<posenc::rotation_codes>>& codes_of_curve,
                           const std::string& file) {
   using gnuplot::quoted;
-  std::string data, resolution, coverage, collisions;
+  std::string data, resolution, coverage, collisions, hashes;
   char row[160];
   int curves = 0;
   for (std::size_t n = 0; n < all.size(); ++n) {
@@ -62,6 +68,21 @@ inline void analysis_plot(const std::vector<encoding_analysis>& all,
       data += row;
     }
     data += "EOD\n";
+    data += name + "_hashes << EOD\n";
+    const posenc::collision_counts& all_of = f.collisions.total();
+    for (std::size_t k = 0; k < all_of.together.size(); ++k) {
+      // What is zero is not drawn on a logarithmic axis.
+      const auto share = [&](double value) { return value > 0 ? gnuplot_number(value) : std::string("?"); };
+      data += std::to_string(k + 1) + " " + share(all_of.chance_together(k)) + " " +
+              share(all_of.chance_if_independent(k)) + " " +
+              share(static_cast<double>(f.slowest_first.together[k]) / (std::max)(all_of.pairs(), 1.0)) +
+              "\n";
+    }
+    data += "EOD\n";
+    hashes += comma + name + "_hashes using 1:4 with lines lw 2" + colour + " title " +
+              quoted(title + ": slowest first") + ", " + name + "_hashes using 1:2 with points pt 7 ps 0.8" +
+              colour + " title 'fastest first (none left after the last dot)', " + name +
+              "_hashes using 1:3 with lines lw 1 dt 2" + colour + " title 'as independent hashes'";
     resolution += comma + name + "_resolution using 1:2 with lines lw 2" + colour + " title " +
                   quoted(title + ": carry it") + ", " + name + "_resolution using 1:3 with lines lw 1 dt 2" +
                   colour + " title " + quoted("move at all in " + std::string(posenc::name_of(one.storage)));
@@ -74,9 +95,9 @@ inline void analysis_plot(const std::vector<encoding_analysis>& all,
   }
   posenc::detail::require(curves > 0, "--plot: there are no frequencies to draw");
   gnuplot::draw(
-      "set terminal svg size 900,1150 font 'sans,13' background 'white'\nset output " + quoted(file) + "\n" +
+      "set terminal svg size 900,1500 font 'sans,13' background 'white'\nset output " + quoted(file) + "\n" +
           data +
-          "set multiplot layout 3,1\nset grid\nset key outside bottom center noenhanced\n"
+          "set multiplot layout 4,1\nset grid\nset key outside bottom center noenhanced\n"
           "set title 'Pairs that tell a distance from one a thousandth (at least 1) farther'\n"
           "set xlabel 'distance in tokens'\nset ylabel 'pairs'\nset logscale x\nset yrange [0:*]\nplot " +
           resolution +
