@@ -295,6 +295,22 @@ void rows(benchmark::State& state) {
         state.SkipWithError("wrong result");
     }
 }
+
+/// The rows read and nothing else: what no way of using them can be faster than.
+void plain_read(benchmark::State& state) {
+  const cache& c = cache::get();
+  for (auto _ : state) {
+    std::uint64_t sums[8] = {};
+    const auto* words = reinterpret_cast<const char*>(c.rows.data());
+    const std::size_t bytes = static_cast<std::size_t>(c.rows.size()) * sizeof(bfloat16);
+    for (std::size_t at = 0; at < bytes; at += sizeof sums) {
+      std::uint64_t part[8];
+      std::memcpy(part, words + at, sizeof part);
+      for (int lane = 0; lane < 8; ++lane) sums[lane] ^= part[lane];
+    }
+    benchmark::DoNotOptimize(sums);
+  }
+}
 }  // namespace decode
 
 double median(std::vector<double> values) {
@@ -432,6 +448,7 @@ int main(int argc, char** argv) {
     decode::fused(state, posenc::alibi<float>{{.heads = decode::token_heads}});
   });
   add_decode("rows", decode::rows);
+  add_decode("rows-read", decode::plain_read);
   benchmark::Initialize(&count, arguments.data());
   if (benchmark::ReportUnrecognizedArguments(count, arguments.data())) return 1;
   cost_reporter reporter;
