@@ -338,23 +338,27 @@ class cost_reporter : public benchmark::ConsoleReporter {
         "written as well %.0f GiB; as a matrix product that reads it once for 256 queries %.0f GiB\n",
         std::ldexp(1, 29 - 30), std::ldexp(1, 46 - 30), std::ldexp(1, 47 - 30), std::ldexp(1, 46 - 8 - 30));
     std::printf(
-        "\nmedian of the repetitions, and what positions cost: x is the time over that of the same attention "
-        "without\n");
+        "\nmedian of the repetitions; x: the time over that of the same attention without positions; added: "
+        "the time that\n"
+        "positions add, over that of the fused attention without positions\n");
     for (const auto& [name, times] : seconds_)
-      std::printf("  %-28s %10.3f ms  x %.3f  positions %10.2f MB\n", name.c_str(), 1e3 * median(times),
-                  cost(name), bytes(name) * 1e-6);
+      std::printf("  %-24s %10.3f ms  x %.3f  added %7.3f  positions %10.2f MB\n", name.c_str(),
+                  1e3 * median(times), cost(name), added(name), bytes(name) * 1e-6);
   }
 
   /// The time of a benchmark over that of its baseline; 0 where one is missing.
   [[nodiscard]] double cost(const std::string& name) const {
-    const std::size_t bar = name.find('|');
-    if (bar == std::string::npos) return 0;
-    const std::string what = name.substr(0, bar), length = name.substr(bar);
-    std::string baseline = "decode.none";
-    for (const variant& one : all())
-      if (what == one.name) baseline = one.baseline;
-    const auto own = seconds_.find(name), base = seconds_.find(baseline + length);
-    return own == seconds_.end() || base == seconds_.end() ? 0 : median(own->second) / median(base->second);
+    const double base = time_of(baseline_of(name));
+    return base > 0 ? time_of(name) / base : 0;
+  }
+  /// The time that positions add to the baseline, over that of the fused attention without positions. The rows of a decode
+  /// step are all addition.
+  [[nodiscard]] double added(const std::string& name) const {
+    const std::string length = name.substr((std::min)(name.find('|'), name.size()));
+    const bool is_step = name.starts_with("decode");
+    const double fused_time = time_of((is_step ? "decode.none" : "fused.none") + length);
+    const double without = name.starts_with("decode.rows") ? 0 : time_of(baseline_of(name));
+    return fused_time > 0 ? (time_of(name) - without) / fused_time : 0;
   }
   [[nodiscard]] static double bytes(const std::string& name) {
     const std::size_t bar = name.find('|');
@@ -367,15 +371,15 @@ class cost_reporter : public benchmark::ConsoleReporter {
     return made;
   }
 
-  /// Cost against length, one curve for each variant.
+  /// What positions add against length, one curve for each variant.
   void plot(const std::string& file) const {
     std::string data, curves;
     for (const variant& one : all()) {
       if (std::string(one.name) == one.baseline) continue;
       std::string points;
       for (const index_t n : lengths)
-        if (const double times = cost(std::string(one.name) + "|" + std::to_string(n)); times > 0)
-          points += std::to_string(n) + " " + std::to_string(times) + "\n";
+        if (const std::string run = std::string(one.name) + "|" + std::to_string(n); time_of(run) > 0)
+          points += std::to_string(n) + " " + std::to_string(added(run)) + "\n";
       if (points.empty()) continue;
       std::string name = one.name;
       std::replace(name.begin(), name.end(), '.', '_'), std::replace(name.begin(), name.end(), '-', '_');
@@ -387,16 +391,26 @@ class cost_reporter : public benchmark::ConsoleReporter {
     gnuplot::draw(
         "set terminal svg size 900,560 font 'sans,13' background 'white'\nset output " +
             gnuplot::quoted(file) + "\n" + data +
-            "set grid\nset key outside right noenhanced\nset logscale xy\nset xtics (777, 1024, 2048, 4096, "
+            "set grid\nset key outside right noenhanced\nset logscale x\nset xtics (777, 1024, 2048, 4096, "
             "8192)\n"
-            "set ytics (1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20, 50)\nset xlabel 'tokens'\n"
-            "set ylabel 'time over that of the same attention without positions'\n"
+            "set xlabel 'tokens'\nset ylabel 'time that positions add / fused attention without positions'\n"
             "set title 'What positions cost: causal attention, 4 heads of 64, float, one thread'\nplot " +
             curves + "\n",
         file);
   }
 
  private:
+  [[nodiscard]] double time_of(const std::string& name) const {
+    const auto found = seconds_.find(name);
+    return found == seconds_.end() ? 0 : median(found->second);
+  }
+  [[nodiscard]] static std::string baseline_of(const std::string& name) {
+    const std::size_t bar = (std::min)(name.find('|'), name.size());
+    for (const variant& one : all())
+      if (name.substr(0, bar) == one.name) return one.baseline + name.substr(bar);
+    return "decode.none" + name.substr(bar);
+  }
+
   std::map<std::string, std::vector<double>> seconds_;
 };
 
