@@ -190,6 +190,7 @@ class builder {
     const attention_problem bound = one.bound(memory_);
     fused_lowering::check_callbacks(bound);
     one.tasks = kernels_.plan(bound);
+    if (one.tasks.tasks == 0) one.bias.bytes = 0;
     one.shared_at = plan_.bytes;
     one.bias_at = one.shared_at + one.shared_bytes();
     plan_.bytes = one.bias_at + to_line(one.bias.bytes);
@@ -218,6 +219,7 @@ class builder {
   template <class E>
   void prepare(std::size_t n, const E& encoding, bool keeps_table = false) {
     item& one = items()[n];
+    if (one.tasks.tasks == 0) return;  // it has no memory either
     fused_lowering::lower_bias(encoding, one.bias, memory_ + one.bias_at, one.problem);
     if (!keeps_table) kernels_.prepare(one.bound(memory_), one.tasks, one.shared(memory_));
   }

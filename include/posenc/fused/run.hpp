@@ -105,7 +105,7 @@ void check_apart(std::span<const Sequence> sequences) {
 /// Plans a batch in a workspace, its tensors checked.
 template <class Q, class K, class V, class O, class E>
 void plan_batch(builder& making, std::span<const fused::sequence<Q, K, V, O>> sequences, const E& encoding,
-                const fused::workspace* borrowed, index_t workers) {
+                index_t workers) {
   for (const auto& s : sequences) {
     check_embedded<E, float>(s.options.is_embedded);
     const attention_shape shape = shape_of(s.q, s.k, s.v);
@@ -113,8 +113,6 @@ void plan_batch(builder& making, std::span<const fused::sequence<Q, K, V, O>> se
     types.order = order_of(s.k, s.v);
     making.add(resolve(s.options, shape), types, encoding);
     check_output(shape, s.q, s.k, s.v, s.out, s.log_sum_exp);
-    check_scratch(borrowed, s.q, "q"), check_scratch(borrowed, s.k, "k"), check_scratch(borrowed, s.v, "v");
-    check_scratch(borrowed, s.out, "the output"), check_scratch(borrowed, as_rows(s.log_sum_exp), "log_sum_exp");
   }
   check_apart(sequences);
   making.finish(workers);
@@ -125,10 +123,16 @@ template <class Q, class K, class V, class O, class E>
 void run_batch(const kernel_table& kernels, std::span<const fused::sequence<Q, K, V, O>> sequences,
                const E& encoding, const fused::execution& how) {
   static_assert(check_storage<Q, K, V, O>() && check_encoding<E, float>());
+  for (const auto& s : sequences) {  // before anything is written into scratch
+    (void)shape_of(s.q, s.k, s.v);
+    check_view(s.out, "output");
+    check_scratch(how.memory, s.q, "q"), check_scratch(how.memory, s.k, "k"), check_scratch(how.memory, s.v, "v");
+    check_scratch(how.memory, s.out, "the output"), check_scratch(how.memory, as_rows(s.log_sum_exp), "log_sum_exp");
+  }
   fused::workspace own;
   fused::workspace& scratch = how.memory ? *how.memory : own;
   builder making(scratch, kernels, sequences.size());
-  plan_batch(making, sequences, encoding, how.memory, static_cast<index_t>(how.executor.workers()));
+  plan_batch(making, sequences, encoding, static_cast<index_t>(how.executor.workers()));
   if (making.where().tasks == 0) return;
   for (std::size_t n = 0; n < sequences.size(); ++n) {
     making.prepare(n, encoding);
@@ -204,7 +208,7 @@ template <class Q, class K, class V, class O, class E>
     workspace own;
     posenc::detail::fused_plans::builder making(own, posenc::detail::fused_kernels::this_isa::kernels(),
                                                 sequences.size());
-    posenc::detail::fused_calls::plan_batch(making, sequences, one, nullptr, workers);
+    posenc::detail::fused_calls::plan_batch(making, sequences, one, workers);
     return making.where().bytes + workspace::line;
   });
 }
