@@ -179,8 +179,9 @@ struct decode_task {
   /// good.
   HWY_NOINLINE void pack_queries() const {
     pair_angles angles;
-    std::fill_n(scratch.queries, rows.slots() * query_stride(), 0.0f);
-    std::fill_n(scratch.turned, rows.slots() * query_stride(), 0.0f);
+    // Rows that are padding are multiplied with the others and left out at the end: they must hold numbers.
+    if (problem.valid_queries.end - problem.valid_queries.begin < problem.query_tokens)
+      std::fill_n(scratch.turned, rows.slots() * query_stride(), 0.0f);
     for (index_t i = problem.valid_queries.begin; i < problem.valid_queries.end; ++i) {
       const position here = problem.queries[i];
       if (problem.rotary && !loader.rotary)
@@ -335,7 +336,7 @@ struct decode_task {
         if (!holds(scratch.seen[query], first + t)) continue;
         float& score = scores[t * decode_group + r];
         const float added = element_at(problem, head, query, first + t);
-        score = is_minus_infinity(added) ? masked_score : score + added;
+        score = is_minus_infinity(added) ? masked_score : score + added * static_cast<float>(score_unit);
       }
     }
   }
