@@ -9,7 +9,7 @@ types of the inputs, so another processor may change their last bits.
     pip install onnx==1.23.2 numpy==2.4.6 ml_dtypes==0.6.0
     python make_onnx_cases.py ../golden/onnx
 
-    cases.json         one entry a test: operator, opset, attributes (the defaults of the operator filled in), inputs and
+    cases.json         one entry a test: operator, opset, attributes (those left to their defaults too), inputs and
                        outputs in the order of the operator, tolerances of ONNX's test runner
     cases.safetensors  the tensors, each distinct one once, under the name of its first use ("attention_4d/Q")
 
