@@ -19,7 +19,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include <posenc/fused/attention.hpp>
+#include <posenc/fused.hpp>
 #include <posenc/posenc.hpp>
 
 #include "peak.hpp"

@@ -6,7 +6,7 @@
 
 #include <unsupported/Eigen/CXX11/ThreadPool>
 
-#include <posenc/fused/attention.hpp>
+#include <posenc/fused.hpp>
 #include <posenc/posenc.hpp>
 
 struct on_eigen_pool {

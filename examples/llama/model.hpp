@@ -18,8 +18,8 @@
 #include <posenc/models/description.hpp>
 #include <posenc/rope/scaling.hpp>
 
-#if __has_include(<posenc/fused/attention.hpp>) && __has_include(<hwy/highway.h>)
-#include <posenc/fused/attention.hpp>
+#if __has_include(<posenc/fused.hpp>) && __has_include(<hwy/highway.h>)
+#include <posenc/fused.hpp>
 #define LLAMA_FUSED 1
 #endif
 

@@ -197,13 +197,13 @@ TEST(reference_attention, causality_goes_by_position_not_by_row) {
 }
 
 TEST(reference_attention, a_lookback_of_two_sees_three_tokens) {
-  EXPECT_EQ(seen({.mask = causal, .lookback = 2}, 5, 5, 4), (rows{2, 3, 4}));
-  EXPECT_EQ(seen({.mask = causal, .lookback = 2}, 5, 5, 1), (rows{0, 1}));
-  EXPECT_EQ(seen({.mask = causal, .lookback = 0}, 5, 5, 3), (rows{3}));
-  EXPECT_EQ(seen({.lookback = 1, .lookahead = 1}, 5, 5, 2), (rows{1, 2, 3}));
-  EXPECT_EQ(seen({.lookahead = 1}, 5, 5, 2), (rows{0, 1, 2, 3}));
-  EXPECT_EQ(seen({.mask = causal, .lookback = 5}, 5, 5, 4), (rows{0, 1, 2, 3, 4}));
-  EXPECT_EQ(seen({.mask = causal, .lookback = posenc::position_limit}, 5, 5, 4), (rows{0, 1, 2, 3, 4}));
+  EXPECT_EQ(seen({.mask = causal, .window = {.lookback = 2}}, 5, 5, 4), (rows{2, 3, 4}));
+  EXPECT_EQ(seen({.mask = causal, .window = {.lookback = 2}}, 5, 5, 1), (rows{0, 1}));
+  EXPECT_EQ(seen({.mask = causal, .window = {.lookback = 0}}, 5, 5, 3), (rows{3}));
+  EXPECT_EQ(seen({.window = {.lookback = 1, .lookahead = 1}}, 5, 5, 2), (rows{1, 2, 3}));
+  EXPECT_EQ(seen({.window = {.lookahead = 1}}, 5, 5, 2), (rows{0, 1, 2, 3}));
+  EXPECT_EQ(seen({.mask = causal, .window = {.lookback = 5}}, 5, 5, 4), (rows{0, 1, 2, 3, 4}));
+  EXPECT_EQ(seen({.mask = causal, .window = {.lookback = posenc::position_limit}}, 5, 5, 4), (rows{0, 1, 2, 3, 4}));
 }
 
 TEST(reference_attention, padding_is_not_seen_and_does_not_see) {
@@ -221,7 +221,7 @@ TEST(reference_attention, positions_up_to_the_limit_do_not_overflow) {
   const std::vector<position> ends{-far, far};
   EXPECT_EQ(seen({.mask = causal, .key_positions = positions::each(ends)}, 2, 2, 0), (rows{0}));
   EXPECT_EQ(seen({.mask = causal, .key_positions = positions::each(ends)}, 2, 2, 1), (rows{0, 1}));
-  EXPECT_EQ(seen({.mask = causal, .lookback = 5, .key_positions = positions::each(ends)}, 2, 2, 1),
+  EXPECT_EQ(seen({.mask = causal, .window = {.lookback = 5}, .key_positions = positions::each(ends)}, 2, 2, 1),
             (rows{1}));
   EXPECT_EQ(seen({.mask = causal, .key_positions = positions::from(far - 1)}, 2, 2, 0), (rows{0}));
   const std::vector<position> beyond{far + 1, 0};
@@ -410,8 +410,8 @@ TEST(refusals, name_the_numbers) {
   EXPECT_REFUSED(attention(x, x, x, none, {.scale = std::numeric_limits<double>::infinity()}), "scale");
   EXPECT_REFUSED(attention(x, x, x, none, {.softcap = -1}), "softcap -1");
   EXPECT_REFUSED(attention(x, x, x, none, {.softcap = std::numeric_limits<double>::infinity()}), "softcap");
-  EXPECT_REFUSED(attention(x, x, x, none, {.lookback = -1}), "lookback -1");
-  EXPECT_REFUSED(attention(x, x, x, none, {.lookahead = -3}), "lookahead -3");
+  EXPECT_REFUSED(attention(x, x, x, none, {.window = {.lookback = -1}}), "lookback -1");
+  EXPECT_REFUSED(attention(x, x, x, none, {.window = {.lookahead = -3}}), "lookahead -3");
   const std::vector<double> sinks{1, 2}, bad_sink{std::numeric_limits<double>::quiet_NaN()};
   EXPECT_REFUSED(attention(x, x, x, none, {.sinks = sinks}), "2 sinks", "1 heads");
   EXPECT_REFUSED(attention(x, x, x, none, {.sinks = bad_sink}), "sink");

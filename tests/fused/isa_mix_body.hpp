@@ -4,7 +4,7 @@
 #pragma once
 
 #include <posenc/encodings/rope.hpp>
-#include <posenc/fused/attention.hpp>
+#include <posenc/fused.hpp>
 
 #include "fused/isa_mix.hpp"
 

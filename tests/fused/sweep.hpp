@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include <posenc/fused/attention.hpp>
+#include <posenc/fused.hpp>
 #include <posenc/posenc.hpp>
 
 #include "fused/sweep_case.hpp"

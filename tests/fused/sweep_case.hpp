@@ -132,7 +132,7 @@ struct sweep_case {
         << ", rotary " << rotary_dim << "@" << rotary_offset
         << (pairing == posenc::pairing::interleaved ? " interleaved" : " split")
         << (keys_are_rotated ? ", keys rotated" : "") << (options.mask == posenc::causal ? ", causal" : "")
-        << ", lookback " << options.lookback.value_or(-1) << ", lookahead " << options.lookahead.value_or(-1)
+        << ", lookback " << options.window.lookback.value_or(-1) << ", lookahead " << options.window.lookahead.value_or(-1)
         << ", softcap " << options.softcap << ", sinks " << sinks.size() << ", explicit positions "
         << query_positions.size() << "/" << key_positions.size();
     if (options.valid_keys)
@@ -238,8 +238,8 @@ inline sweep_case make_case(std::uint32_t seed, index_t encoding, domain where, 
   if (c.keys == 0) c.key_positions.clear(), c.options.key_positions = posenc::positions::from(start);
 
   if (!draw.one_in(3)) c.options.mask = posenc::causal;
-  if (draw.one_in(4)) c.options.lookback = draw.of<position>({0, 1, 7, 15, 16, 60, 130, 1000});
-  if (draw.one_in(6)) c.options.lookahead = draw.of<position>({0, 1, 5, 33, 300});
+  if (draw.one_in(4)) c.options.window.lookback = draw.of<position>({0, 1, 7, 15, 16, 60, 130, 1000});
+  if (draw.one_in(6)) c.options.window.lookahead = draw.of<position>({0, 1, 5, 33, 300});
   if (draw.one_in(4)) c.options.softcap = draw.of<double>({5.0, 30.0, 50.0});
   if (draw.one_in(4)) c.options.scale = draw.of<double>({1.0, 0.05, 0.0, -0.3});
   if (draw.one_in(5))

@@ -3,7 +3,7 @@
 /// Runs a check on every instruction set the program has kernels for and the machine can run.
 #pragma once
 
-#include <posenc/fused/attention.hpp>
+#include <posenc/fused.hpp>
 
 #if defined(POSENC_FUSED_DISPATCH_ONLY)
 #include <hwy/targets.h>
