@@ -39,6 +39,7 @@
 #include <posenc/encodings/relative_clip.hpp>
 #include <posenc/encodings/relative_key.hpp>
 #include <posenc/encodings/rope.hpp>
+#include <posenc/encodings/rope_table.hpp>
 #include <posenc/encodings/sinusoidal.hpp>
 #include <posenc/encodings/t5_bias.hpp>
 #include <posenc/encodings/xpos.hpp>
