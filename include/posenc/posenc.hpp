@@ -24,6 +24,7 @@
 /// (model files; need nlohmann/json), posenc/testing.hpp (property checks for encodings of your own).
 #pragma once
 
+#include <posenc/attention/batch.hpp>
 #include <posenc/attention/merge.hpp>
 #include <posenc/attention/options.hpp>
 #include <posenc/attention/reference.hpp>
