@@ -385,9 +385,9 @@ class reader {
       adopt_unknown_family();
     }
     if (has_trait(stated_pairing) && !config().boolean("rope_interleave").value_or(true))
-      family_.layout = half;
-    if (const auto interleaved = config().boolean("rotary_emb_interleaved"))
-      family_.layout = *interleaved ? turns : half;
+      family_.pairing = half_split;
+    if (const auto stated = config().boolean("rotary_emb_interleaved"))
+      family_.pairing = *stated ? interleaved : half_split;
     read_block();
     out_.heads = head_count().value_or(family_.heads);
     out_.kv_heads = first_count({"num_key_value_heads", "num_kv_heads"}, 1, widest).value_or(out_.heads);
@@ -400,16 +400,16 @@ class reader {
   /// A model_type that is not in the table: the caller, or a key that can mean nothing else, states the
   /// pairing.
   void adopt_unknown_family() {
-    std::optional<pairing> layout = options_.pairing;
+    std::optional<posenc::pairing> stated = options_.pairing;
     for (const char* key : {"rope_interleave", "rope_interleaved", "rotary_emb_interleaved"})
-      if (const auto interleaved = config().boolean(key); interleaved && !layout)
-        layout = *interleaved ? turns : half;
-    if (!layout) refuse("this model_type is not known: ", how_to_state_the_pairing, known_types());
+      if (const auto states = config().boolean(key); states && !stated)
+        stated = *states ? interleaved : half_split;
+    if (!stated) refuse("this model_type is not known: ", how_to_state_the_pairing, known_types());
     for (const char* key : {"rope_scaling", "rope_parameters"})
       if (config().has(key) && !config().find(key)->is_object())
         json_object::wrong(key, *config().find(key), "an object");
     family_ = {.model_type = "",
-               .layout = *layout,
+               .pairing = *stated,
                .layers = 0,
                .base = 0,
                .traits = honours_partial | absolute_width,
@@ -762,7 +762,7 @@ class reader {
     const std::string type = scaling_type(entry);
     const double share = partial_of(entry);
     rope_description rope{
-        .options = {.head_dim = head_dim, .base = base_of(layer_type, entry), .pairing = family_.layout}};
+        .options = {.head_dim = head_dim, .base = base_of(layer_type, entry), .pairing = family_.pairing}};
     rope.context_length = out_.context_length;
     if (has_trait(latent)) {
       rope.options.rotary_dim = needed_count({"qk_rope_head_dim"}, widest_head, family_.turning);
@@ -770,7 +770,7 @@ class reader {
     } else if (const auto width = first_count({"rotary_dim"}, 0, widest);
                width && has_trait(absolute_width)) {
       rope.options.rotary_dim = *width;
-    } else if (family_.layout == turns && has_trait(absolute_width) && !unknown_) {
+    } else if (family_.pairing == interleaved && has_trait(absolute_width) && !unknown_) {
       rope.options.rotary_dim = config().mentions("rotary_dim") ? head_dim : 64;
     } else if (type == "proportional") {
       rope.options.rotary_dim = head_dim;
@@ -824,8 +824,8 @@ class reader {
                                                  : std::vector<index_t>{16, 24, 24};
       warn("mrope_section is missing: the default of ", type_, " is used");
     }
-    const bool interleaved = taking_turns || (entry && entry->boolean("mrope_interleaved").value_or(false));
-    set_axes(rope, std::move(*sections), interleaved ? axis_order::interleaved : axis_order::chunked);
+    const bool mixed = taking_turns || (entry && entry->boolean("mrope_interleaved").value_or(false));
+    set_axes(rope, std::move(*sections), mixed ? axis_order::interleaved : axis_order::chunked);
   }
 
   [[nodiscard]] double needed(const json_object& entry, const char* key, const std::string& type) const {
@@ -935,7 +935,7 @@ class reader {
   std::optional<json_object> text_;
   huggingface_options options_;
   std::string type_;
-  family family_{.model_type = "", .layout = half};
+  family family_{.model_type = "", .pairing = half_split};
   bool unknown_ = false;
   json block_ = json::object();
   std::string block_name_;

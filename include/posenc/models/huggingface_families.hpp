@@ -75,8 +75,7 @@ struct family {
   index_t turning = 0;     ///< qk_rope_head_dim if absent, with latent
 };
 
-inline constexpr auto half = pairing::half_split;
-inline constexpr auto turns = pairing::interleaved;
+using enum posenc::pairing;
 
 // clang-format off
 inline constexpr std::array families{
