@@ -61,7 +61,8 @@ class multi_axis_rope {
   template <rope_scaling Scaling>
   multi_axis_rope(const rope_options& options, std::span<const index_t> sections, axis_order order,
                   const Scaling& scaling, std::optional<position> context_length = std::nullopt)
-      : multi_axis_rope(options, sections, order, std::vector<axis_positions>{}, 0, scaling, context_length) {}
+      : multi_axis_rope(options, sections, order, std::vector<axis_positions>{}, 0, scaling, context_length) {
+  }
   template <rope_scaling Scaling>
   multi_axis_rope(const rope_options& options, std::initializer_list<index_t> sections, axis_order order,
                   const Scaling& scaling, std::optional<position> context_length = std::nullopt)

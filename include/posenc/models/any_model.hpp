@@ -21,11 +21,11 @@ namespace posenc::inline v0_2 {
   return stream.read(magic.data(), magic.size()) && std::memcmp(magic.data(), "GGUF", magic.size()) == 0;
 }
 
-/// What a model file says about positions; its first bytes decide how it is read.
+/// What a model file says about positions, as plain values; its first bytes decide how it is read.
 /// \throws as read_gguf_model and read_huggingface do.
-[[nodiscard]] inline model_description read_model(const std::filesystem::path& path,
-                                                  const huggingface_options& huggingface = {},
-                                                  const gguf_options& gguf = {}) {
+[[nodiscard]] inline model_description read_description(const std::filesystem::path& path,
+                                                        const huggingface_options& huggingface = {},
+                                                        const gguf_options& gguf = {}) {
   return is_gguf(path) ? read_gguf_model(path, gguf) : read_huggingface(path, huggingface);
 }
 

@@ -364,7 +364,8 @@ class reader {
     // Multi-head latent attention: keys and values of every head come from one latent row.
     if (count("attention.key_length_mla", 1, widest_head)) encoding.kv_heads = heads;
     if (encoding.kv_heads > 0 && heads % encoding.kv_heads != 0)
-      refuse("attention.head_count ", heads, " is no multiple of attention.head_count_kv ", encoding.kv_heads);
+      refuse("attention.head_count ", heads, " is no multiple of attention.head_count_kv ",
+             encoding.kv_heads);
   }
 
   /// Channels of a key or of a value.
@@ -480,8 +481,8 @@ class reader {
       // mscale is not in the file; it equals mscale_all_dim in the published models.
       scheme.attention_factor = attn_factor * (all_dim == 0 ? yarn::attention_factor_of(factor, 1) : 1);
     } else {
-      scheme.attention_factor =
-          attn_factor * yarn::attention_factor_of(factor, 1) / (all_dim == 0 ? 1 : yarn::attention_factor_of(factor, all_dim));
+      scheme.attention_factor = attn_factor * yarn::attention_factor_of(factor, 1) /
+                                (all_dim == 0 ? 1 : yarn::attention_factor_of(factor, all_dim));
     }
     return scheme;
   }

@@ -207,8 +207,8 @@ class reader {
   }
 
   encoding_description& add(decltype(encoding_description::parameters) parameters, std::string layer_type,
-                            std::vector<index_t> layers, index_t head_dim, std::optional<double> softmax_scale,
-                            bool causal) {
+                            std::vector<index_t> layers, index_t head_dim,
+                            std::optional<double> softmax_scale, bool causal) {
     encoding_description encoding;
     encoding.parameters = std::move(parameters);
     encoding.layer_type = std::move(layer_type);
@@ -226,7 +226,8 @@ class reader {
     if (out_.heads == 0) refuse("needs the key num_attention_heads");
     out_.layers = layer_count(layers_if_absent);
     add(alibi_description{{.heads = out_.heads, .bias_max = bias_max, .form = alibi_form::causal}, 0},
-        "full_attention", all_layers(out_.layers), head_dim, inverse_root(static_cast<double>(head_dim)), true);
+        "full_attention", all_layers(out_.layers), head_dim, inverse_root(static_cast<double>(head_dim)),
+        true);
   }
 
   void read_falcon_alibi() {
@@ -420,10 +421,12 @@ class reader {
     // An explicit null means as many as query heads.
     const bool null = config().mentions("num_key_value_heads") || config().mentions("num_kv_heads");
     out_.kv_heads = stated ? *stated : null || family_.kv_heads == 0 ? out_.heads : family_.kv_heads;
-    if (!stated && !null && family_.kv_heads != 0 && out_.heads % family_.kv_heads != 0) out_.kv_heads = out_.heads;
+    if (!stated && !null && family_.kv_heads != 0 && out_.heads % family_.kv_heads != 0)
+      out_.kv_heads = out_.heads;
     if (!stated && !null && out_.kv_heads != out_.heads)
       warn("num_key_value_heads is missing: ", out_.kv_heads, " is the default of ", type_);
-    if (has_trait(latent)) out_.kv_heads = out_.heads;  // keys and values of every head come from one latent row
+    if (has_trait(latent))
+      out_.kv_heads = out_.heads;  // keys and values of every head come from one latent row
     if (out_.heads % out_.kv_heads != 0)
       refuse("num_attention_heads ", out_.heads, " is no multiple of num_key_value_heads ", out_.kv_heads);
   }
@@ -674,7 +677,8 @@ class reader {
     encoding.heads = out_.heads;
     encoding.kv_heads = out_.kv_heads;
     encoding.head_dim = head_dim;
-    encoding.value_dim = has_trait(latent) ? needed_count({"v_head_dim"}, widest_head, family_.value_dim) : head_dim;
+    encoding.value_dim =
+        has_trait(latent) ? needed_count({"v_head_dim"}, widest_head, family_.value_dim) : head_dim;
     encoding.softmax_scale = plain_softmax_scale(head_dim);
     if (kind.rotates) describe_rope(kind.type, head_dim, encoding);
     if (has_trait(llama4_scale) && !kind.rotates) {
