@@ -24,9 +24,9 @@
 
 #include <posenc/models/any_model.hpp>
 #include <posenc/models/description.hpp>
-#include <posenc/models/gguf.hpp>
-#include <posenc/models/gguf_model.hpp>
-#include <posenc/models/gguf_tensor.hpp>
+#include <posenc/models/gguf/file.hpp>
+#include <posenc/models/gguf/layers.hpp>
+#include <posenc/models/gguf/tensors.hpp>
 #include <posenc/models/huggingface.hpp>
 #include <posenc/models/model.hpp>
 #include <posenc/models/safetensors.hpp>

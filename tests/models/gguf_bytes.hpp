@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include <posenc/models/gguf_model.hpp>
+#include <posenc/models/gguf/layers.hpp>
 
 namespace posenc_tests {
 

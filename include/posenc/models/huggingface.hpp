@@ -40,7 +40,7 @@
 
 #include <posenc/errors.hpp>
 #include <posenc/models/description.hpp>
-#include <posenc/models/huggingface_families.hpp>
+#include <posenc/models/families/huggingface.hpp>
 #include <posenc/models/json.hpp>
 #include <posenc/rope/axes.hpp>
 #include <posenc/rope/pairing.hpp>

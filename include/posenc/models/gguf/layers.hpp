@@ -33,7 +33,7 @@
 
 #include <posenc/errors.hpp>
 #include <posenc/models/description.hpp>
-#include <posenc/models/gguf.hpp>
+#include <posenc/models/gguf/file.hpp>
 #include <posenc/rope/axes.hpp>
 #include <posenc/rope/pairing.hpp>
 
