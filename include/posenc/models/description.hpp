@@ -80,8 +80,9 @@ struct alibi_description {
   /// Falcon adds the bias before the scale and rounds slopes to bfloat16; then the width of a head, else 0.
   index_t falcon_head_dim = 0;
 
-  [[nodiscard]] alibi<double> make() const {
-    return falcon_head_dim > 0 ? alibi<double>::falcon(options, falcon_head_dim) : alibi<double>(options);
+  template <std::floating_point T = double>
+  [[nodiscard]] alibi<T> make() const {
+    return falcon_head_dim > 0 ? alibi<T>::falcon(options, falcon_head_dim) : alibi<T>(options);
   }
 };
 
@@ -115,6 +116,12 @@ struct encoding_description {
   /// "linear_attention"), or "encoder" and "decoder" where each has its own.
   std::string layer_type{};
   std::vector<index_t> layers{};  ///< indexes, ascending
+  bool attends = true;            ///< false: these layers have no attention (convolutions, recurrences)
+
+  index_t heads = 0;      ///< query heads, 0 if the file does not say
+  index_t kv_heads = 0;   ///< 0 if the file does not say
+  index_t head_dim = 0;   ///< channels of a query and of a key, 0 if the file does not say
+  index_t value_dim = 0;  ///< channels of a value, 0 if the file does not say
 
   /// σ, what multiplies q·k, every multiplier included (1/√head_dim, DeepSeek's temperature, Gemma's
   /// query_pre_attn_scalar); a rope's attention factor is not in it, it is on cos and sin. Nothing if the
@@ -141,8 +148,8 @@ struct encoding_description {
 struct model_description {
   std::string model_type{};  ///< "model_type" or "general.architecture"
   index_t layers = 0;
-  index_t heads = 0;     ///< query heads, 0 if the file does not say
-  index_t kv_heads = 0;  ///< 0 if the file does not say
+  index_t heads = 0;     ///< query heads, the most that a layer has; 0 if the file does not say
+  index_t kv_heads = 0;  ///< likewise
   std::optional<position> context_length{};
   std::vector<encoding_description> encodings{};  ///< distinct ones, in the order of their first layer
   std::vector<std::string> warnings{};            ///< what a person should know, a sentence each
@@ -183,6 +190,8 @@ template <std::floating_point T>
                                                       position rope_delta = 0,
                                                       std::optional<position> length = std::nullopt) {
   detail::require(!description.axis_sections.empty(), "rope: the description has one axis");
+  detail::require(description.frequency_divisors.empty(),
+                  "rope: frequency divisors together with several axes are not known");
   return multi_axis_rope<T>{description.options,
                             std::span<const index_t>(description.axis_sections),
                             description.axis_order,

@@ -40,7 +40,7 @@
 
 #include <posenc/errors.hpp>
 #include <posenc/models/description.hpp>
-#include <posenc/models/huggingface_families.hpp>
+#include <posenc/models/families/huggingface.hpp>
 #include <posenc/models/json.hpp>
 #include <posenc/rope/axes.hpp>
 #include <posenc/rope/pairing.hpp>
@@ -157,8 +157,13 @@ class reader {
     const index_t width = model_width() ? *model_width() : needed_count({"hidden_size"}, widest, if_no_width);
     const index_t heads =
         head_count() ? *head_count() : needed_count({"num_attention_heads"}, widest, if_no_heads);
+    return divided(width, heads, "hidden_size", "num_attention_heads");
+  }
+  /// width / heads. \throws std::invalid_argument when it is no whole number.
+  [[nodiscard]] index_t divided(index_t width, index_t heads, const char* name_of_width,
+                                const char* name_of_heads) const {
     if (width % heads != 0)
-      refuse("hidden_size ", width, " is no multiple of num_attention_heads ", heads,
+      refuse(name_of_width, " ", width, " is no multiple of ", name_of_heads, " ", heads,
              " and there is no head_dim");
     if (width / heads > widest_head) refuse("heads of ", width / heads, " channels, more than ", widest_head);
     return width / heads;
@@ -202,13 +207,17 @@ class reader {
   }
 
   encoding_description& add(decltype(encoding_description::parameters) parameters, std::string layer_type,
-                            std::vector<index_t> layers, std::optional<double> softmax_scale, bool causal) {
+                            std::vector<index_t> layers, index_t head_dim,
+                            std::optional<double> softmax_scale, bool causal) {
     encoding_description encoding;
     encoding.parameters = std::move(parameters);
     encoding.layer_type = std::move(layer_type);
     encoding.layers = std::move(layers);
     encoding.softmax_scale = softmax_scale;
     encoding.causal = causal;
+    encoding.heads = out_.heads;
+    encoding.kv_heads = out_.kv_heads;
+    encoding.head_dim = encoding.value_dim = head_dim;
     out_.encodings.push_back(std::move(encoding));
     return out_.encodings.back();
   }
@@ -217,7 +226,8 @@ class reader {
     if (out_.heads == 0) refuse("needs the key num_attention_heads");
     out_.layers = layer_count(layers_if_absent);
     add(alibi_description{{.heads = out_.heads, .bias_max = bias_max, .form = alibi_form::causal}, 0},
-        "full_attention", all_layers(out_.layers), inverse_root(static_cast<double>(head_dim)), true);
+        "full_attention", all_layers(out_.layers), head_dim, inverse_root(static_cast<double>(head_dim)),
+        true);
   }
 
   void read_falcon_alibi() {
@@ -240,7 +250,7 @@ class reader {
       out_.layers = layer_count(24);
       decltype(encoding_description::parameters) parameters{};
       if (learned) parameters = learned_description{needed_context(), 0, model_width().value_or(0)};
-      add(std::move(parameters), "full_attention", all_layers(out_.layers),
+      add(std::move(parameters), "full_attention", all_layers(out_.layers), head_dim,
           inverse_root(static_cast<double>(head_dim)), true);
     }
     if (scale) out_.encodings.front().softmax_scale = *scale;
@@ -260,6 +270,7 @@ class reader {
     const index_t buckets = first_count({"relative_attention_num_buckets"}, 1, most_buckets).value_or(32);
     const position distance =
         first_count({"relative_attention_max_distance"}, 1, most_positions).value_or(128);
+    const index_t head_dim = first_count({"d_kv"}, 1, widest_head).value_or(64);
     const bool both = config().boolean("is_encoder_decoder").value_or(true);
     const bool decoder_only = !both && config().boolean("is_decoder").value_or(false);
     out_.layers = both ? encoder_layers + decoder_layers : decoder_only ? decoder_layers : encoder_layers;
@@ -267,7 +278,7 @@ class reader {
       add(t5_description{{.buckets = buckets, .max_distance = distance, .bidirectional = bidirectional},
                          out_.heads,
                          type_ == "umt5"},
-          bidirectional ? "encoder" : "decoder", all_layers(layers), 1.0, !bidirectional);
+          bidirectional ? "encoder" : "decoder", all_layers(layers), head_dim, 1.0, !bidirectional);
     };
     if (!decoder_only) side(true, encoder_layers);
     if (both || decoder_only) side(false, decoder_layers);
@@ -287,41 +298,43 @@ class reader {
       encoding.rows = first_count({rows, "max_position_embeddings"}, 1, most_positions).value_or(0);
       const index_t head_count =
           first_count({heads, "num_attention_heads", "attention_heads"}, 1, widest).value_or(0);
-      out_.heads = head_count;
+      out_.heads = out_.kv_heads = head_count;
+      const index_t head_dim = head_count > 0 ? divided(width, head_count, "d_model", heads) : 0;
       std::optional<double> scale;
-      if (head_count > 0) scale = inverse_root(static_cast<double>(width) / static_cast<double>(head_count));
+      if (head_count > 0) scale = inverse_root(static_cast<double>(head_dim));
       const index_t count =
           first_count({layers, "num_hidden_layers", "num_layers"}, 1, most_layers).value_or(0);
       if (count == 0) refuse("needs the key ", layers);
       out_.layers += count;
-      add(std::move(encoding), name, all_layers(count), scale, std::string_view(name) == "decoder");
+      add(std::move(encoding), name, all_layers(count), head_dim, scale, std::string_view(name) == "decoder");
     };
     if (type_ != "xglm")
       side("encoder", "encoder_layers", "encoder_attention_heads",
            speech ? "max_source_positions" : "max_position_embeddings");
     side("decoder", "decoder_layers", "decoder_attention_heads",
          speech ? "max_target_positions" : "max_position_embeddings");
-    out_.kv_heads = out_.heads;
     if (config().boolean("scale_embedding").value_or(tensor2tensor))
       warn("token embeddings are multiplied by sqrt(d_model) before positions are added (scale_embedding)");
   }
 
   void read_whisper() {
     const index_t width = needed_count({"d_model"}, widest);
-    const auto scale = [&](const char* heads) {
+    const auto head_dim = [&](const char* heads) {
       const index_t count = needed_count({heads}, widest);
       out_.heads = out_.kv_heads = count;
-      return inverse_root(static_cast<double>(width) / static_cast<double>(count));
+      return divided(width, count, "d_model", heads);
     };
     const index_t encoder_layers = needed_count({"encoder_layers"}, most_layers);
     const index_t decoder_layers = needed_count({"decoder_layers"}, most_layers);
     out_.layers = encoder_layers + decoder_layers;
     const index_t frames = needed_count({"max_source_positions"}, most_positions, 1500);
+    const index_t encoder_head = head_dim("encoder_attention_heads");
     add(sinusoidal_description{{.width = width, .convention = sinusoid::whisper}, frames, 0}, "encoder",
-        all_layers(encoder_layers), scale("encoder_attention_heads"), false);
+        all_layers(encoder_layers), encoder_head, inverse_root(static_cast<double>(encoder_head)), false);
     const index_t tokens = needed_count({"max_target_positions"}, most_positions, 448);
-    add(learned_description{tokens, 0, width}, "decoder", all_layers(decoder_layers),
-        scale("decoder_attention_heads"), true);
+    const index_t decoder_head = head_dim("decoder_attention_heads");
+    add(learned_description{tokens, 0, width}, "decoder", all_layers(decoder_layers), decoder_head,
+        inverse_root(static_cast<double>(decoder_head)), true);
     out_.context_length = tokens;
   }
 
@@ -353,25 +366,30 @@ class reader {
             needed_count({decoder ? "decoder_attention_heads" : "encoder_attention_heads"}, widest);
         out_.heads = out_.kv_heads = heads;
         out_.layers += layers;
-        add(table, decoder ? "decoder" : "encoder", all_layers(layers),
-            inverse_root(static_cast<double>(needed_count({"d_model"}, widest)) / static_cast<double>(heads)),
-            decoder);
+        const index_t head_dim = divided(needed_count({"d_model"}, widest), heads, "d_model",
+                                         decoder ? "decoder_attention_heads" : "encoder_attention_heads");
+        add(table, decoder ? "decoder" : "encoder", all_layers(layers), head_dim,
+            inverse_root(static_cast<double>(head_dim)), decoder);
       }
       return;
     }
     const bool causal = is_one_of({"opt", "biogpt", "gpt2", "gpt_bigcode", "openai-gpt"});
     out_.layers = layer_count(12);
     std::optional<double> scale;
-    if (model_width() && head_count()) scale = inverse_root(static_cast<double>(head_width()));
+    index_t head_dim = 0;
+    if (model_width() && head_count()) {
+      head_dim = head_width();
+      scale = inverse_root(static_cast<double>(head_dim));
+    }
     if (is_one_of({"gpt2", "gpt_bigcode"})) {
       if (!config().boolean("scale_attn_weights").value_or(true)) scale = 1.0;
       if (type_ == "gpt2" && config().boolean("scale_attn_by_inverse_layer_idx").value_or(false) && scale) {
         for (index_t layer = 0; layer < out_.layers; ++layer)
-          add(table, "full_attention", {layer}, *scale / static_cast<double>(layer + 1), true);
+          add(table, "full_attention", {layer}, head_dim, *scale / static_cast<double>(layer + 1), true);
         return;
       }
     }
-    add(table, "full_attention", all_layers(out_.layers), scale, causal);
+    add(table, "full_attention", all_layers(out_.layers), head_dim, scale, causal);
   }
 
   // ---- RoPE ---------------------------------------------------------------------------------------------
@@ -385,31 +403,47 @@ class reader {
       adopt_unknown_family();
     }
     if (has_trait(stated_pairing) && !config().boolean("rope_interleave").value_or(true))
-      family_.layout = half;
-    if (const auto interleaved = config().boolean("rotary_emb_interleaved"))
-      family_.layout = *interleaved ? turns : half;
+      family_.pairing = half_split;
+    if (const auto stated = config().boolean("rotary_emb_interleaved"))
+      family_.pairing = *stated ? interleaved : half_split;
     read_block();
-    out_.heads = head_count().value_or(family_.heads);
-    out_.kv_heads = first_count({"num_key_value_heads", "num_kv_heads"}, 1, widest).value_or(out_.heads);
+    read_heads();
     out_.context_length = context();
     if (!out_.context_length) out_.context_length = family_.context;
     out_.layers = layer_count(family_.layers);
     read_layers();
   }
 
+  /// Head counts, with the defaults of the model class.
+  void read_heads() {
+    out_.heads = head_count() ? *head_count() : needed_count({"num_attention_heads"}, widest, family_.heads);
+    const auto stated = first_count({"num_key_value_heads", "num_kv_heads"}, 1, widest);
+    // An explicit null means as many as query heads.
+    const bool null = config().mentions("num_key_value_heads") || config().mentions("num_kv_heads");
+    out_.kv_heads = stated ? *stated : null || family_.kv_heads == 0 ? out_.heads : family_.kv_heads;
+    if (!stated && !null && family_.kv_heads != 0 && out_.heads % family_.kv_heads != 0)
+      out_.kv_heads = out_.heads;
+    if (!stated && !null && out_.kv_heads != out_.heads)
+      warn("num_key_value_heads is missing: ", out_.kv_heads, " is the default of ", type_);
+    if (has_trait(latent))
+      out_.kv_heads = out_.heads;  // keys and values of every head come from one latent row
+    if (out_.heads % out_.kv_heads != 0)
+      refuse("num_attention_heads ", out_.heads, " is no multiple of num_key_value_heads ", out_.kv_heads);
+  }
+
   /// A model_type that is not in the table: the caller, or a key that can mean nothing else, states the
   /// pairing.
   void adopt_unknown_family() {
-    std::optional<pairing> layout = options_.pairing;
+    std::optional<posenc::pairing> stated = options_.pairing;
     for (const char* key : {"rope_interleave", "rope_interleaved", "rotary_emb_interleaved"})
-      if (const auto interleaved = config().boolean(key); interleaved && !layout)
-        layout = *interleaved ? turns : half;
-    if (!layout) refuse("this model_type is not known: ", how_to_state_the_pairing, known_types());
+      if (const auto states = config().boolean(key); states && !stated)
+        stated = *states ? interleaved : half_split;
+    if (!stated) refuse("this model_type is not known: ", how_to_state_the_pairing, known_types());
     for (const char* key : {"rope_scaling", "rope_parameters"})
       if (config().has(key) && !config().find(key)->is_object())
         json_object::wrong(key, *config().find(key), "an object");
     family_ = {.model_type = "",
-               .layout = *layout,
+               .pairing = *stated,
                .layers = 0,
                .base = 0,
                .traits = honours_partial | absolute_width,
@@ -639,6 +673,12 @@ class reader {
       encoding.softcap = config().number("attn_logit_softcapping").value_or(standard);
     }
     const index_t head_dim = head_dim_of(kind.type);
+    encoding.attends = kind.type != "linear_attention";
+    encoding.heads = out_.heads;
+    encoding.kv_heads = out_.kv_heads;
+    encoding.head_dim = head_dim;
+    encoding.value_dim =
+        has_trait(latent) ? needed_count({"v_head_dim"}, widest_head, family_.value_dim) : head_dim;
     encoding.softmax_scale = plain_softmax_scale(head_dim);
     if (kind.rotates) describe_rope(kind.type, head_dim, encoding);
     if (has_trait(llama4_scale) && !kind.rotates) {
@@ -762,7 +802,7 @@ class reader {
     const std::string type = scaling_type(entry);
     const double share = partial_of(entry);
     rope_description rope{
-        .options = {.head_dim = head_dim, .base = base_of(layer_type, entry), .pairing = family_.layout}};
+        .options = {.head_dim = head_dim, .base = base_of(layer_type, entry), .pairing = family_.pairing}};
     rope.context_length = out_.context_length;
     if (has_trait(latent)) {
       rope.options.rotary_dim = needed_count({"qk_rope_head_dim"}, widest_head, family_.turning);
@@ -770,7 +810,7 @@ class reader {
     } else if (const auto width = first_count({"rotary_dim"}, 0, widest);
                width && has_trait(absolute_width)) {
       rope.options.rotary_dim = *width;
-    } else if (family_.layout == turns && has_trait(absolute_width) && !unknown_) {
+    } else if (family_.pairing == interleaved && has_trait(absolute_width) && !unknown_) {
       rope.options.rotary_dim = config().mentions("rotary_dim") ? head_dim : 64;
     } else if (type == "proportional") {
       rope.options.rotary_dim = head_dim;
@@ -824,8 +864,8 @@ class reader {
                                                  : std::vector<index_t>{16, 24, 24};
       warn("mrope_section is missing: the default of ", type_, " is used");
     }
-    const bool interleaved = taking_turns || (entry && entry->boolean("mrope_interleaved").value_or(false));
-    set_axes(rope, std::move(*sections), interleaved ? axis_order::interleaved : axis_order::chunked);
+    const bool mixed = taking_turns || (entry && entry->boolean("mrope_interleaved").value_or(false));
+    set_axes(rope, std::move(*sections), mixed ? axis_order::interleaved : axis_order::chunked);
   }
 
   [[nodiscard]] double needed(const json_object& entry, const char* key, const std::string& type) const {
@@ -935,7 +975,7 @@ class reader {
   std::optional<json_object> text_;
   huggingface_options options_;
   std::string type_;
-  family family_{.model_type = "", .layout = half};
+  family family_{.model_type = "", .pairing = half_split};
   bool unknown_ = false;
   json block_ = json::object();
   std::string block_name_;

@@ -26,12 +26,13 @@ namespace posenc::inline v0_2 {
 
 namespace detail {
 
-/// Builds a JSON value from the parser's events: refuses nesting deeper than a model file has any use for,
-/// and a key that comes twice, about whose meaning readers disagree.
+/// Builds a JSON value from the parser's events: refuses nesting deeper and more values than a configuration has any
+/// use for, and a key that comes twice, about whose meaning readers disagree.
 class json_builder {
  public:
   using json = nlohmann::json;
   static constexpr std::size_t deepest = 64;
+  static constexpr std::size_t most_values = 200'000;  // a value takes about 100 bytes of memory
 
   json_builder(std::string_view what, json& root) : what_(what), root_(root) {}
 
@@ -62,6 +63,7 @@ class json_builder {
     return true;
   }
   json& place(json value) {
+    if (++values_ > most_values) fail<format_error>(what_, ": more than ", most_values, " values");
     if (open_.empty()) return root_ = std::move(value);
     json& parent = *open_.back();
     if (parent.is_object()) return parent[key_] = std::move(value);
@@ -81,6 +83,7 @@ class json_builder {
   std::string_view what_;
   json& root_;
   std::vector<json*> open_;
+  std::size_t values_ = 0;
   std::string key_;
 };
 
