@@ -218,8 +218,8 @@ class attention_matrices {
             " must be positive");
     const auto check = [](const char* name, index_t columns, const char* option, index_t heads,
                           const std::optional<index_t>& head_dim) {
-      require(columns % heads == 0, "attention: ", name, " has ", columns, " columns, which cannot hold ",
-              option, " = ", heads, " heads");
+      require(columns % heads == 0, "attention: ", name, " has ", columns, " columns, which is no multiple of ",
+              option, " = ", heads);
       require(!head_dim || columns == heads * *head_dim, "attention: ", name, " has ", columns, " columns, not ",
               option, " x width = ", heads, " x ", head_dim.value_or(0), " (is the option ", option, " right?)");
     };

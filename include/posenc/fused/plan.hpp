@@ -35,6 +35,12 @@ namespace posenc::inline v0_2 {
 
 namespace fused {
 
+/// Which of tokens and heads lie side by side in a cache.
+enum class memory_order : unsigned char {
+  token_major,  ///< [token][head][channel]
+  head_major,   ///< [head][token][channel]
+};
+
 /// What a plan is made for. Widths that are not given are those of the options, else of the encoding's rotation.
 struct shape {
   index_t queries = 0;  ///< query rows
@@ -42,6 +48,8 @@ struct shape {
   std::optional<index_t> head_dim{};
   std::optional<index_t> value_dim{};  ///< head_dim if not given
   storage q = storage::float32, k = storage::float32, v = storage::float32, out = storage::float32;
+  /// How k and v lie in memory. It decides how tasks are cut and so the speed of decode; any strides can be run.
+  memory_order order = memory_order::token_major;
 };
 
 /// The kernels that a plan can choose.
@@ -129,6 +137,7 @@ template <class E>
   item one;
   attention_problem& problem = one.problem;
   problem.q.type = types.q, problem.k.type = types.k, problem.v.type = types.v, problem.out.type = types.out;
+  problem.token_major = types.order == fused::memory_order::token_major;
   problem.query_tokens = given.query_tokens;
   problem.key_tokens = given.key_tokens;
   problem.heads = given.heads;

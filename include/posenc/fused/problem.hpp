@@ -40,6 +40,9 @@ inline constexpr storage storage_of = std::is_same_v<S, Eigen::bfloat16> ? stora
   return type == storage::float32 ? "float" : type == storage::bfloat16 ? "bfloat16" : "half";
 }
 
+/// |stride|; one less where it is negative, so that it always fits.
+[[nodiscard]] constexpr index_t width_of_stride(index_t stride) noexcept { return stride < 0 ? -(stride + 1) : stride; }
+
 /// tokens × heads × channels in foreign memory; strides in elements. Byte is char or const char.
 template <class Byte>
 struct basic_tensor {
@@ -124,6 +127,8 @@ struct attention_problem {
   index_t query_tokens = 0, key_tokens = 0;
   index_t heads = 1, kv_heads = 1, group = 1;
   index_t head_dim = 0, value_dim = 0;
+  /// The heads of a token lie side by side in k and v. Known before the tensors are: tasks are cut by it.
+  bool token_major = true;
   double scale = 1, softcap = 0;
   const double* head_scales = nullptr;  ///< in place of scale
   const double* sinks = nullptr;

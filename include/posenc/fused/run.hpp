@@ -42,6 +42,15 @@ template <class Q, class K, class V, class O>
   return {.q = storage_of<Q>, .k = storage_of<K>, .v = storage_of<V>, .out = storage_of<O>};
 }
 
+/// The order in which a sequence's cache lies.
+template <class K, class V>
+[[nodiscard]] fused::memory_order order_of(const heads_view<K>& k, const heads_view<V>& v) {
+  const auto side_by_side = [](const auto& view) {
+    return width_of_stride(view.head_stride) < width_of_stride(view.token_stride);
+  };
+  return side_by_side(k) && side_by_side(v) ? fused::memory_order::token_major : fused::memory_order::head_major;
+}
+
 /// Points a planned problem at the tensors of its sequence.
 template <class Q, class K, class V, class O>
 void point(attention_problem& problem, const fused::sequence<Q, K, V, O>& s) {
@@ -59,7 +68,9 @@ void plan_batch(builder& making, std::span<const fused::sequence<Q, K, V, O>> se
   for (const auto& s : sequences) {
     check_embedded<E, float>(s.options.is_embedded);
     const attention_shape shape = shape_of(s.q, s.k, s.v);
-    making.add(resolve(s.options, shape), types_of<Q, K, V, O>(), encoding);
+    fused::shape types = types_of<Q, K, V, O>();
+    types.order = order_of(s.k, s.v);
+    making.add(resolve(s.options, shape), types, encoding);
     check_output(shape, s.q, s.k, s.v, s.out, s.log_sum_exp);
     check_scratch(borrowed, s.q, "q"), check_scratch(borrowed, s.k, "k"), check_scratch(borrowed, s.v, "v");
     check_scratch(borrowed, s.out, "the output"), check_scratch(borrowed, as_rows(s.log_sum_exp), "log_sum_exp");

@@ -62,18 +62,13 @@ HWY_INLINE index_t partial_stride(const attention_problem& problem) {
   return round_up(problem.value_dim, panel_width()) + panel_width();
 }
 
-/// Whether the heads of a token lie side by side, or the tokens of a head.
-HWY_INLINE bool is_token_major(const tensor& t) {
-  return width_of_stride(t.head_stride) < width_of_stride(t.token_stride);
-}
-
 /// KV heads of a task. Where the heads of a token lie side by side, a task reads whole tokens, in the order
 /// of memory, as long as a block of them fits the second-level cache.
 HWY_INLINE index_t decode_kv_heads(const attention_problem& problem) {
   const index_t bytes_of_key =
       problem.head_dim * bytes_of(problem.k.type) + problem.value_dim * bytes_of(problem.v.type);
   const index_t fit = decode_block_bytes / (decode_keys(problem) * bytes_of_key);
-  return is_token_major(problem.k) && is_token_major(problem.v) ? (std::clamp)(fit, index_t{1}, problem.kv_heads) : 1;
+  return problem.token_major ? (std::clamp)(fit, index_t{1}, problem.kv_heads) : 1;
 }
 
 HWY_INLINE task_plan plan_decode(const attention_problem& problem) {

@@ -133,9 +133,6 @@ HWY_INLINE void fetch_page([[maybe_unused]] const char* at) {
 #endif
 }
 
-/// |stride|; one less where it is negative, so that it always fits.
-HWY_INLINE index_t width_of_stride(index_t stride) { return stride < 0 ? -(stride + 1) : stride; }
-
 /// Bytes of the smallest page.
 inline constexpr index_t page_bytes = 4096;
 
