@@ -593,11 +593,11 @@ TEST(huggingface, kinds_that_do_not_rotate) {
 
 TEST(huggingface, unknown_models_are_refused_unless_the_pairing_is_stated) {
   json config = llama();
-  config["model_type"] = "brand_new";
+  config["model_type"] = "qwen3_nex";
   const std::string said = refusal<std::invalid_argument>(config);
-  EXPECT_NE(said.find("brand_new"), std::string::npos);
-  EXPECT_NE(said.find("qwen3"), std::string::npos);       // lists what is known
-  EXPECT_LT(said.find("--pairing"), said.find("qwen3"));  // the way out that always works comes first
+  EXPECT_NE(said.find("config.json (qwen3_nex)"), std::string::npos);
+  EXPECT_NE(said.find("nearest in name are qwen3_next, "), std::string::npos) << said;
+  EXPECT_LT(said.find("--pairing"), said.find("qwen3_next"));  // the way out that always works comes first
   const auto description = read(config, {.pairing = posenc::pairing::interleaved}).encodings.at(0).rope();
   EXPECT_EQ(description.options.pairing, posenc::pairing::interleaved);
   EXPECT_EQ(description.options.base, 500000.0);

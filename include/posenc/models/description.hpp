@@ -63,6 +63,7 @@ struct rope_description {
   /// one axis.
   std::vector<index_t> axis_sections{};
   posenc::axis_order axis_order = posenc::axis_order::chunked;
+  bool turns_backwards = false;  ///< by −φ (nanochat)
   /// Divides the frequency of each pair, before the scaling: the tensor rope_freqs.weight of GGUF files.
   /// Empty for none.
   std::vector<double> frequency_divisors{};
@@ -134,6 +135,9 @@ struct encoding_description {
   std::optional<position> lookback{};   ///< keys at most this far behind the query are seen
   std::optional<position> lookahead{};  ///< keys at most this far ahead of the query are seen
   std::optional<position> chunk{};      ///< only keys in the query's own chunk of this many tokens are seen
+  bool prefix_lm = false;     ///< image and prompt see one another both ways: options.visible = prefix_lm(tokens)
+  bool image_blocks = false;  ///< the tokens of an image see one another both ways: options.visible = blocks(…)
+  std::string beyond{};       ///< what the layer does beside this attention; empty for nothing
 
   [[nodiscard]] encoding_kind kind() const noexcept { return static_cast<encoding_kind>(parameters.index()); }
   /// The parameters of a rope. \throws std::invalid_argument when this is another kind of encoding.
@@ -167,12 +171,15 @@ template <std::floating_point T>
 [[nodiscard]] rope<T> make_rope(const rope_description& description,
                                 std::optional<position> length = std::nullopt) {
   rope<T> result{description.options, description.scaling, length};
-  if (description.frequency_divisors.empty()) return result;
+  if (description.frequency_divisors.empty() && !description.turns_backwards) return result;
   const rotary_shape shape = description.shape();
+  auto ladder = description.scaling.template ladder<long double>(shape, length);
+  if (description.turns_backwards)
+    for (long double& w : ladder.inv_freq) w = -w;
+  if (description.frequency_divisors.empty()) return rope<T>::from_frequencies(description.options, ladder);
   detail::require(description.frequency_divisors.size() == static_cast<std::size_t>(shape.pairs()),
                   "rope: ", description.frequency_divisors.size(), " frequency divisors for ", shape.pairs(),
                   " pairs");
-  auto ladder = description.scaling.template ladder<long double>(shape, length);
   for (std::size_t p = 0; p < ladder.inv_freq.size(); ++p) {
     const double divisor = description.frequency_divisors[p];
     detail::require(detail::is_finite(divisor) && divisor > 0, "rope: a frequency divisor of ", divisor);

@@ -9,7 +9,9 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -119,28 +121,45 @@ namespace detail {
   return text;
 }
 
+/// The names of keys that somebody asked for, with their paths ("rope_scaling.factor").
+using read_keys = std::set<std::string, std::less<>>;
+
 /// Typed access to the keys of a JSON object; null counts as absent.
 class json_object {
  public:
   using json = nlohmann::json;
 
+  /// \param read where the names of keys are noted that are asked for; nullptr: nowhere
   /// \throws format_error unless `value` is an object.
-  json_object(const json& value, std::string path) : value_(&value), path_(std::move(path)) {
+  json_object(const json& value, std::string path, read_keys* read = nullptr)
+      : value_(&value), path_(std::move(path)), read_(read) {
     if (!value.is_object()) wrong(path_.empty() ? "the document" : path_, value, "an object");
   }
 
   [[nodiscard]] const json& raw() const noexcept { return *value_; }
+  [[nodiscard]] read_keys* reads() const noexcept { return read_; }
+  /// The keys with a value other than null that nobody has asked for.
+  [[nodiscard]] std::vector<std::string> unread() const {
+    std::vector<std::string> names;
+    for (const auto& [key, value] : value_->items())
+      if (!value.is_null() && read_ != nullptr && !read_->contains(name_of_key(key))) names.push_back(key);
+    return names;
+  }
   [[nodiscard]] std::string name_of_key(std::string_view key) const {
     return path_.empty() ? std::string(key) : path_ + "." + std::string(key);
   }
 
   /// The value of a key, or nullptr if it is absent or null.
   [[nodiscard]] const json* find(std::string_view key) const {
+    note(key);
     const auto found = value_->find(std::string(key));
     return found == value_->end() || found->is_null() ? nullptr : &*found;
   }
   /// True when the key is there, even as null.
-  [[nodiscard]] bool mentions(std::string_view key) const { return value_->contains(std::string(key)); }
+  [[nodiscard]] bool mentions(std::string_view key) const {
+    note(key);
+    return value_->contains(std::string(key));
+  }
   [[nodiscard]] bool has(std::string_view key) const { return find(key) != nullptr; }
 
   [[nodiscard]] std::optional<double> number(std::string_view key) const {
@@ -176,7 +195,7 @@ class json_object {
   [[nodiscard]] std::optional<json_object> object(std::string_view key) const {
     const json* found = find(key);
     if (found == nullptr) return std::nullopt;
-    return json_object(*found, name_of_key(key));
+    return json_object(*found, name_of_key(key), read_);
   }
   [[nodiscard]] std::optional<std::vector<double>> numbers(std::string_view key) const {
     return list<double>(key, [&](const json& item) { return number_of(item, key); });
@@ -229,8 +248,13 @@ class json_object {
     return items;
   }
 
+  void note(std::string_view key) const {
+    if (read_ != nullptr) read_->insert(name_of_key(key));
+  }
+
   const json* value_;
   std::string path_;
+  read_keys* read_;
 };
 
 }  // namespace detail

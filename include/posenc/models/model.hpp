@@ -151,6 +151,7 @@ class model {
       detail::require(ok, description_.model_type, ", layer ", layer, ": ", parts...);
     };
     require(one.attends, "no attention (", one.layer_type, ")");
+    require(one.beyond.empty(), "more than one attention call (", one.layer_type, "): ", one.beyond);
     require(one.heads > 0 && one.head_dim > 0,
             "the file does not say how many heads there are and how wide they are");
     const bool embeds =
@@ -160,7 +161,7 @@ class model {
     made.options.heads = one.heads;
     made.options.kv_heads = one.kv_heads;
     made.options.head_dim = one.head_dim;
-    made.options.value_dim = one.value_dim;
+    if (one.value_dim > 0) made.options.value_dim = one.value_dim;
     made.options.mask = one.causal ? causal : bidirectional;
     made.options.window = {.lookback = one.lookback, .lookahead = one.lookahead};
     made.options.chunk = one.chunk;
