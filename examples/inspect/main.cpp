@@ -36,7 +36,7 @@ std::string_view sentence_of(const std::exception& error) {
 
 inspect::model_view load(const std::string& file, const inspect::arguments& asked) {
   try {
-    return view_of(file, posenc::read_model(file, asked.huggingface, asked.gguf), asked);
+    return view_of(file, posenc::read_description(file, asked.huggingface, asked.gguf), asked);
   } catch (const std::exception& error) {
     const std::string_view sentence = sentence_of(error);
     if (sentence.find(std::filesystem::path(file).filename().string()) != sentence.npos) throw;

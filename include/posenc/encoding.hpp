@@ -21,11 +21,12 @@
 /// | member | meaning |
 /// |---|---|
 /// | `const rotation& lowered()` | rotate is this rotation (rope/rotation.hpp) |
+/// | `void check_rotate(index_t head_dim, position p)` | throws what rotate would, so that nothing is written before |
 /// | `bias_line linear_bias(int head)` | bias(head, offset) is a straight line to either side |
 /// | `position bias_reach()` | from this distance on, to either side, bias(head, offset) no longer changes |
 /// | `index_t bias_heads()` | how many query heads the bias is made for; 0 is any |
 ///
-/// combine() keeps all of them where the parts allow it.
+/// combine() keeps all of them where the parts allow it (check_rotate: each part is checked by itself).
 ///
 /// `offset` is key position − query position: negative looks back. A bias is indexed by *query* head and is
 /// added after scale and softcap. `relative_key` returns a row r (as wide as a key) that is added to the key
@@ -138,6 +139,12 @@ concept rotates_on_axes = detail::can_rotate_on_axes<const E, S>;
 template <class E>
 concept lowers_to_rotation = requires(const E& e) {
   { e.lowered() } -> std::convertible_to<const rotation&>;
+};
+
+/// It says beforehand what its rotation would throw.
+template <class E>
+concept checks_rotate = requires(const E& e, index_t head_dim, position p) {
+  e.check_rotate(head_dim, p);
 };
 
 /// Its bias is a straight line to either side.

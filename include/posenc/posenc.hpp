@@ -24,6 +24,7 @@
 /// (model files; need nlohmann/json), posenc/testing.hpp (property checks for encodings of your own).
 #pragma once
 
+#include <posenc/attention/batch.hpp>
 #include <posenc/attention/merge.hpp>
 #include <posenc/attention/options.hpp>
 #include <posenc/attention/reference.hpp>
@@ -39,6 +40,7 @@
 #include <posenc/encodings/relative_clip.hpp>
 #include <posenc/encodings/relative_key.hpp>
 #include <posenc/encodings/rope.hpp>
+#include <posenc/encodings/rope_table.hpp>
 #include <posenc/encodings/sinusoidal.hpp>
 #include <posenc/encodings/t5_bias.hpp>
 #include <posenc/encodings/xpos.hpp>

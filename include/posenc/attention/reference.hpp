@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <optional>
 #include <span>
@@ -25,6 +26,7 @@
 
 #include <Eigen/Core>
 
+#include <posenc/attention/batch.hpp>
 #include <posenc/attention/options.hpp>
 #include <posenc/detail/floating.hpp>
 #include <posenc/detail/scalar.hpp>
@@ -263,6 +265,18 @@ template <class S, class Q, class K, class V, class E>
   });
 }
 
+/// Puts a result where the caller wants it.
+template <class O>
+void write(const attention_result<O>& result, const heads_view<O>& out,
+           const head_scalars_view<working_t<O>>& log_sum_exp) {
+  for (index_t i = 0; i < out.tokens; ++i)
+    for (index_t head = 0; head < out.heads; ++head) {
+      for (index_t c = 0; c < out.head_dim; ++c)
+        out(i, head)[static_cast<std::size_t>(c)] = result.output(i, head * out.head_dim + c);
+      if (log_sum_exp.data) log_sum_exp(i, head) = result.log_sum_exp(i, head);
+    }
+}
+
 }  // namespace detail
 
 /// Attention over strided views with its log-sum-exp; see the top of the file for the formula. Views may be of
@@ -288,12 +302,22 @@ void attention_into(heads_view<Q> q, heads_view<K> k, heads_view<V> v, const E& 
   const attention_result<O> result =
       detail::result_of<O, std::remove_const_t<Q>, std::remove_const_t<K>, std::remove_const_t<V>>(q, k, v, encoding,
                                                                                                   options);
-  for (index_t i = 0; i < out.tokens; ++i)
-    for (index_t head = 0; head < out.heads; ++head) {
-      for (index_t c = 0; c < out.head_dim; ++c)
-        out(i, head)[static_cast<std::size_t>(c)] = result.output(i, head * out.head_dim + c);
-      if (log_sum_exp.data) log_sum_exp(i, head) = result.log_sum_exp(i, head);
-    }
+  detail::write(result, out, log_sum_exp);
+}
+
+/// Several sequences of different lengths and positions in one call, all with the same encoding. Nothing is written
+/// when it throws.
+/// \throws std::invalid_argument, std::out_of_range; also where a sequence writes what another reads or writes
+template <class Q, class K, class V, class O, class E>
+void attention_batch(std::span<const attention_sequence<Q, K, V, O>> sequences, const E& encoding) {
+  for (const auto& s : sequences)
+    detail::check_output(detail::shape_of(s.q, s.k, s.v), s.q, s.k, s.v, s.out, s.log_sum_exp);
+  detail::check_apart(sequences);
+  std::vector<attention_result<O>> results;
+  for (const auto& s : sequences)
+    results.push_back(detail::result_of<O, Q, K, V>(s.q, s.k, s.v, encoding, s.options));
+  for (std::size_t n = 0; n < sequences.size(); ++n)
+    detail::write(results[n], sequences[n].out, sequences[n].log_sum_exp);
 }
 
 /// Attention over matrices of tokens × (heads·head_dim), with its log-sum-exp. Column-major matrices and

@@ -14,6 +14,7 @@
 
 #include <Eigen/Core>
 
+#include <posenc/attention/batch.hpp>
 #include <posenc/attention/options.hpp>
 #include <posenc/attention/reference.hpp>
 #include <posenc/encoding.hpp>
@@ -27,16 +28,9 @@ namespace posenc::inline v0_2 {
 
 namespace fused {
 
-/// One sequence of a ragged batch: its own lengths, positions, masks, cache and output.
+/// One sequence of a batch (attention/batch.hpp).
 template <class Q, class K = Q, class V = K, class O = Q>
-struct sequence {
-  heads_view<const Q> q;
-  heads_view<const K> k;
-  heads_view<const V> v;
-  heads_view<O> out;
-  head_scalars_view<float> log_sum_exp{};  ///< empty where it is not wanted
-  attention_options options{};
-};
+using sequence = attention_sequence<Q, K, V, O>;
 
 }  // namespace fused
 
@@ -65,41 +59,6 @@ void point(attention_problem& problem, const fused::sequence<Q, K, V, O>& s) {
   problem.log_sum_exp = s.log_sum_exp.data;
   problem.lse_token_stride = s.log_sum_exp.token_stride;
   problem.lse_head_stride = s.log_sum_exp.head_stride;
-}
-
-/// Refuses a batch in which one sequence writes what another reads or writes.
-template <class Sequence>
-void check_apart(std::span<const Sequence> sequences) {
-  const auto count = sequences.size();
-  if (count < 2) return;
-  // The usual batch lies in order, and its outputs apart from everything that is read: seen at a glance.
-  address_range read{~std::uintptr_t{0}, 0}, written{~std::uintptr_t{0}, 0};
-  const auto join = [](address_range& all, const address_range& one) {
-    if (one.begin == one.end) return;
-    all.begin = (std::min)(all.begin, one.begin), all.end = (std::max)(all.end, one.end);
-  };
-  bool in_order = true;
-  for (std::size_t n = 0; n < count; ++n) {
-    const Sequence& s = sequences[n];
-    join(read, addresses(s.q)), join(read, addresses(s.k)), join(read, addresses(s.v));
-    const address_range out = addresses(s.out);
-    in_order = in_order && (written.end <= out.begin || out.begin == out.end || n == 0) &&
-               s.log_sum_exp.data == nullptr;
-    join(written, out);
-  }
-  if (in_order && (read.begin >= written.end || written.begin >= read.end)) return;
-  for (std::size_t n = 0; n < count; ++n)
-    for (std::size_t m = 0; m < count; ++m) {
-      if (n == m) continue;
-      const Sequence &a = sequences[n], &b = sequences[m];
-      const auto lse = as_rows(a.log_sum_exp);
-      require(!overlap(a.out, b.q) && !overlap(a.out, b.k) && !overlap(a.out, b.v) && !overlap(lse, b.q) &&
-                  !overlap(lse, b.k) && !overlap(lse, b.v),
-              "attention_batch: the output of sequence ", n, " overlaps q, k or v of sequence ", m, " in memory");
-      require(m < n || (!overlap(a.out, b.out) && !overlap(lse, b.out) &&
-                        !overlap(a.out, as_rows(b.log_sum_exp)) && !overlap(lse, as_rows(b.log_sum_exp))),
-              "attention_batch: sequences ", n, " and ", m, " write the same memory");
-    }
 }
 
 /// Plans a batch in a workspace, its tensors checked.

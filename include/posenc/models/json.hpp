@@ -9,7 +9,9 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -26,12 +28,13 @@ namespace posenc::inline v0_2 {
 
 namespace detail {
 
-/// Builds a JSON value from the parser's events: refuses nesting deeper than a model file has any use for,
-/// and a key that comes twice, about whose meaning readers disagree.
+/// Builds a JSON value from the parser's events: refuses nesting deeper and more values than a configuration has any
+/// use for, and a key that comes twice, about whose meaning readers disagree.
 class json_builder {
  public:
   using json = nlohmann::json;
   static constexpr std::size_t deepest = 64;
+  static constexpr std::size_t most_values = 200'000;  // a value takes about 100 bytes of memory
 
   json_builder(std::string_view what, json& root) : what_(what), root_(root) {}
 
@@ -62,6 +65,7 @@ class json_builder {
     return true;
   }
   json& place(json value) {
+    if (++values_ > most_values) fail<format_error>(what_, ": more than ", most_values, " values");
     if (open_.empty()) return root_ = std::move(value);
     json& parent = *open_.back();
     if (parent.is_object()) return parent[key_] = std::move(value);
@@ -81,6 +85,7 @@ class json_builder {
   std::string_view what_;
   json& root_;
   std::vector<json*> open_;
+  std::size_t values_ = 0;
   std::string key_;
 };
 
@@ -116,28 +121,45 @@ namespace detail {
   return text;
 }
 
+/// The names of keys that somebody asked for, with their paths ("rope_scaling.factor").
+using read_keys = std::set<std::string, std::less<>>;
+
 /// Typed access to the keys of a JSON object; null counts as absent.
 class json_object {
  public:
   using json = nlohmann::json;
 
+  /// \param read where the names of keys are noted that are asked for; nullptr: nowhere
   /// \throws format_error unless `value` is an object.
-  json_object(const json& value, std::string path) : value_(&value), path_(std::move(path)) {
+  json_object(const json& value, std::string path, read_keys* read = nullptr)
+      : value_(&value), path_(std::move(path)), read_(read) {
     if (!value.is_object()) wrong(path_.empty() ? "the document" : path_, value, "an object");
   }
 
   [[nodiscard]] const json& raw() const noexcept { return *value_; }
+  [[nodiscard]] read_keys* reads() const noexcept { return read_; }
+  /// The keys with a value other than null that nobody has asked for.
+  [[nodiscard]] std::vector<std::string> unread() const {
+    std::vector<std::string> names;
+    for (const auto& [key, value] : value_->items())
+      if (!value.is_null() && read_ != nullptr && !read_->contains(name_of_key(key))) names.push_back(key);
+    return names;
+  }
   [[nodiscard]] std::string name_of_key(std::string_view key) const {
     return path_.empty() ? std::string(key) : path_ + "." + std::string(key);
   }
 
   /// The value of a key, or nullptr if it is absent or null.
   [[nodiscard]] const json* find(std::string_view key) const {
+    note(key);
     const auto found = value_->find(std::string(key));
     return found == value_->end() || found->is_null() ? nullptr : &*found;
   }
   /// True when the key is there, even as null.
-  [[nodiscard]] bool mentions(std::string_view key) const { return value_->contains(std::string(key)); }
+  [[nodiscard]] bool mentions(std::string_view key) const {
+    note(key);
+    return value_->contains(std::string(key));
+  }
   [[nodiscard]] bool has(std::string_view key) const { return find(key) != nullptr; }
 
   [[nodiscard]] std::optional<double> number(std::string_view key) const {
@@ -173,7 +195,7 @@ class json_object {
   [[nodiscard]] std::optional<json_object> object(std::string_view key) const {
     const json* found = find(key);
     if (found == nullptr) return std::nullopt;
-    return json_object(*found, name_of_key(key));
+    return json_object(*found, name_of_key(key), read_);
   }
   [[nodiscard]] std::optional<std::vector<double>> numbers(std::string_view key) const {
     return list<double>(key, [&](const json& item) { return number_of(item, key); });
@@ -226,8 +248,13 @@ class json_object {
     return items;
   }
 
+  void note(std::string_view key) const {
+    if (read_ != nullptr) read_->insert(name_of_key(key));
+  }
+
   const json* value_;
   std::string path_;
+  read_keys* read_;
 };
 
 }  // namespace detail

@@ -12,9 +12,9 @@
 /// | scale | | once per query and head |
 ///
 /// What can be refused is refused here, before any output is written: the scale is evaluated at every query,
-/// tokens are looked up in the tables of multi-axis rotations, a diagonal is filled; a bias by element is tried
-/// on one pair of tokens for every head. What an encoding's functions throw later, inside the kernels, reaches
-/// the caller under every executor.
+/// tokens are looked up in the tables of multi-axis rotations and by check_rotate, a diagonal is filled; a bias by
+/// element is tried on one pair of tokens for every head. What an encoding's functions throw later, inside the
+/// kernels, reaches the caller under every executor.
 ///
 /// A diagonal ends where the bias stops changing (`bias_reach`) or at the distances of the call.
 #pragma once
@@ -228,6 +228,12 @@ void check_rotations(const E& encoding, const attention_problem& problem) {
   } else if constexpr (requires { encoding.first, encoding.second; }) {
     check_rotations(encoding.first, problem);
     check_rotations(encoding.second, problem);
+  } else if constexpr (checks_rotate<E>) {
+    for (index_t i = problem.valid_queries.begin; i < problem.valid_queries.end; ++i)
+      encoding.check_rotate(problem.head_dim, problem.queries[i]);
+    if (problem.keys_are_rotated) return;
+    for (index_t j = problem.valid_keys.begin; j < problem.valid_keys.end; ++j)
+      encoding.check_rotate(problem.head_dim, problem.keys[j]);
   }
 }
 

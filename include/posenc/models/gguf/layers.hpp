@@ -33,7 +33,7 @@
 
 #include <posenc/errors.hpp>
 #include <posenc/models/description.hpp>
-#include <posenc/models/gguf.hpp>
+#include <posenc/models/gguf/file.hpp>
 #include <posenc/rope/axes.hpp>
 #include <posenc/rope/pairing.hpp>
 
@@ -95,8 +95,10 @@ class reader {
     out_.model_type = architecture_;
     pairing_ = pairing_of_architecture();
     out_.layers = needed("block_count", 1, most_layers);
-    out_.heads = widest_of("attention.head_count").value_or(0);
-    out_.kv_heads = widest_of("attention.head_count_kv").value_or(out_.heads);
+    heads_ = per_layer("attention.head_count");
+    kv_heads_ = file_.find(key_of("attention.head_count_kv")) ? per_layer("attention.head_count_kv") : heads_;
+    out_.heads = *std::max_element(heads_.begin(), heads_.end());
+    out_.kv_heads = *std::max_element(kv_heads_.begin(), kv_heads_.end());
     out_.context_length = count("context_length", 1, most_positions);
     pairing_ ? read_rotary() : read_other_kind();
     std::erase_if(out_.encodings, [](const encoding_description& one) { return one.layers.empty(); });
@@ -133,12 +135,21 @@ class reader {
     if (!value) refuse("there is no key ", key_of(key));
     return *value;
   }
-  /// The largest entry of a key that is one integer or one per layer.
-  [[nodiscard]] std::optional<index_t> widest_of(std::string_view key) const {
+  /// The value of each layer of a key that is one integer or one per layer; zeros where there is no such key.
+  [[nodiscard]] std::vector<index_t> per_layer(std::string_view key) const {
+    const auto layers = static_cast<std::size_t>(out_.layers);
     const auto values = file_.integers(key_of(key));
-    if (!values || values->empty()) return std::nullopt;
+    if (!values || values->empty()) return std::vector<index_t>(layers, 0);
     for (const std::int64_t value : *values) check_count(key, value, 0, widest);
-    return *std::max_element(values->begin(), values->end());
+    if (!is_list(key)) return std::vector<index_t>(layers, values->front());
+    if (values->size() < layers)
+      fail<format_error>("GGUF: key ", key_of(key), " lists ", values->size(), " layers of ", layers);
+    return {values->begin(), values->begin() + out_.layers};
+  }
+  /// True when the key holds an array.
+  [[nodiscard]] bool is_list(std::string_view key) const {
+    const gguf_value* found = file_.find(key_of(key));
+    return found != nullptr && std::holds_alternative<gguf_array>(found->value);
   }
   template <class... Parts>
   [[noreturn]] void refuse(const Parts&... parts) const {
@@ -184,8 +195,10 @@ class reader {
     encoding.layers = all_layers(out_.layers);
     encoding.causal = file_.boolean(key_of("attention.causal")).value_or(!is({"bert", "jina-bert-v2"}));
     if (is({"t5", "t5encoder"})) return read_t5();
-    if (!is({"mamba", "mamba2", "rwkv6"})) {
-      encoding.softmax_scale = softmax_scale(head_dim(false));
+    encoding.attends = !is({"mamba", "mamba2", "rwkv6"});
+    if (encoding.attends) {
+      set_widths(encoding, out_.heads, out_.kv_heads, false);
+      encoding.softmax_scale = softmax_scale(encoding.head_dim, out_.heads);
       const double fixed = is({"bloom", "refact", "jina-bert-v2"}) ? 8 : 0;
       const double bias_max = number("attention.max_alibi_bias").value_or(fixed);
       if (bias_max > 0) {
@@ -217,6 +230,7 @@ class reader {
       encoding.layers = all_layers(layers);
       encoding.softmax_scale = 1;
       encoding.causal = !bidirectional;
+      set_widths(encoding, out_.heads, out_.kv_heads, false);
       out_.encodings.push_back(std::move(encoding));
     };
     const index_t encoder_layers = out_.layers;
@@ -231,8 +245,10 @@ class reader {
 
   struct layer_kind {
     bool local = false, rotates = true, recurrent = false;
+    index_t heads = 0, kv_heads = 0;
     bool operator<(const layer_kind& other) const {
-      return std::tie(local, rotates, recurrent) < std::tie(other.local, other.rotates, other.recurrent);
+      return std::tie(local, rotates, recurrent, heads, kv_heads) <
+             std::tie(other.local, other.rotates, other.recurrent, other.heads, other.kv_heads);
     }
   };
 
@@ -273,9 +289,7 @@ class reader {
     if (window_ == 0) return local;
     index_t period = default_period();
     if (const auto pattern = file_.integers(key_of("attention.sliding_window_pattern"))) {
-      const bool is_list =
-          std::holds_alternative<gguf_array>(file_.find(key_of("attention.sliding_window_pattern"))->value);
-      if (is_list) {
+      if (is_list("attention.sliding_window_pattern")) {
         if (pattern->size() < count)
           fail<format_error>("GGUF: key ", key_of("attention.sliding_window_pattern"), " lists ",
                              pattern->size(), " layers of ", count);
@@ -292,16 +306,19 @@ class reader {
   }
 
   [[nodiscard]] layer_kind kind_of(index_t layer, bool local) const {
+    const auto i = static_cast<std::size_t>(layer);
     if (is({"qwen3next", "qwen35", "qwen35moe"})) {
       const index_t every = count("full_attention_interval", 1, most_layers).value_or(4);
-      if ((layer + 1) % every != 0) return {false, false, true};
+      if ((layer + 1) % every != 0) return {false, false, true, 0, 0};
     }
+    // Layers without attention in files whose other layers have it (LFM2, Falcon-H1's kin, pruned models).
+    if (out_.kv_heads > 0 && kv_heads_[i] == 0) return {false, false, true, 0, 0};
     bool rotates = true;
     if (is({"cohere2"})) rotates = local;
     if (is({"exaone4"})) rotates = local || window_ == 0;
     if (is({"smollm3"})) rotates = (layer + 1) % 4 != 0;
     if (is({"llama4"})) rotates = window_ == 0 || (layer + 1) % 4 != 0;
-    return {local, rotates, false};
+    return {local, rotates, false, heads_[i], kv_heads_[i]};
   }
 
   [[nodiscard]] encoding_description describe(const layer_kind& kind) {
@@ -315,6 +332,7 @@ class reader {
                           : kind.local && is({"llama4"}) ? "chunked_attention"
                           : kind.local                   ? "sliding_attention"
                                                          : "full_attention";
+    encoding.attends = !kind.recurrent;
     if (kind.recurrent) return encoding;
     if (kind.local) {
       if (is({"llama4"}))
@@ -325,8 +343,9 @@ class reader {
         encoding.lookback = window_ - 1;
     }
     if (is({"gemma2"})) encoding.softcap = number("attn_logit_softcapping").value_or(50);
-    const index_t width = head_dim(kind.local);
-    encoding.softmax_scale = softmax_scale(width);
+    set_widths(encoding, kind.heads, kind.kv_heads, kind.local);
+    const index_t width = encoding.head_dim;
+    encoding.softmax_scale = softmax_scale(width, kind.heads);
     const auto temperature = number("attention.temperature_scale");
     if (is({"llama4"}) && !kind.rotates)
       encoding.position_scale = logit_scale::llama4(temperature.value_or(0.1),
@@ -337,23 +356,37 @@ class reader {
     return encoding;
   }
 
-  [[nodiscard]] index_t head_dim(bool local) const {
-    if (const auto latent = count("attention.key_length_mla", 1, widest_head)) return *latent;
+  void set_widths(encoding_description& encoding, index_t heads, index_t kv_heads, bool local) const {
+    encoding.heads = heads;
+    encoding.kv_heads = kv_heads;
+    encoding.head_dim = head_dim("key", heads, local);
+    encoding.value_dim = head_dim("value", heads, local);
+    // Multi-head latent attention: keys and values of every head come from one latent row.
+    if (count("attention.key_length_mla", 1, widest_head)) encoding.kv_heads = heads;
+    if (encoding.kv_heads > 0 && heads % encoding.kv_heads != 0)
+      refuse("attention.head_count ", heads, " is no multiple of attention.head_count_kv ",
+             encoding.kv_heads);
+  }
+
+  /// Channels of a key or of a value.
+  [[nodiscard]] index_t head_dim(const std::string& of, index_t heads, bool local) const {
+    const std::string key = "attention." + of + "_length";
+    if (const auto latent = count(key + "_mla", 1, widest_head)) return *latent;
     if (local)
-      if (const auto width = count("attention.key_length_swa", 1, widest_head)) return *width;
-    if (const auto width = count("attention.key_length", 1, widest_head)) return *width;
-    if (out_.heads == 0) refuse("there is no key ", key_of("attention.head_count"));
-    const index_t width = needed("embedding_length", 1, widest) / out_.heads;
+      if (const auto width = count(key + "_swa", 1, widest_head)) return *width;
+    if (const auto width = count(key, 1, widest_head)) return *width;
+    if (heads == 0) refuse("there is no key ", key_of("attention.head_count"));
+    const index_t width = needed("embedding_length", 1, widest) / heads;
     check_count("embedding_length", width, 1, widest_head);
     return width;
   }
 
-  [[nodiscard]] double softmax_scale(index_t width) const {
+  [[nodiscard]] double softmax_scale(index_t width, index_t heads) const {
     if (const auto stated = number("attention.scale"); stated && *stated != 0) return *stated;
     if (is({"gemma3n", "gemma4"})) return 1;
     // The 27 B models of Gemma 2 and 3 scale by the width of the model over its heads.
     const bool large_gemma = (is({"gemma2"}) && out_.layers == 46) || (is({"gemma3"}) && out_.layers == 62);
-    if (large_gemma && out_.heads > 0) width = needed("embedding_length", 1, widest) / out_.heads;
+    if (large_gemma && heads > 0) width = needed("embedding_length", 1, widest) / heads;
     return 1 / std::sqrt(static_cast<double>(width));
   }
 
@@ -448,8 +481,8 @@ class reader {
       // mscale is not in the file; it equals mscale_all_dim in the published models.
       scheme.attention_factor = attn_factor * (all_dim == 0 ? yarn::attention_factor_of(factor, 1) : 1);
     } else {
-      scheme.attention_factor =
-          attn_factor * yarn::attention_factor_of(factor, 1) / (all_dim == 0 ? 1 : yarn::attention_factor_of(factor, all_dim));
+      scheme.attention_factor = attn_factor * yarn::attention_factor_of(factor, 1) /
+                                (all_dim == 0 ? 1 : yarn::attention_factor_of(factor, all_dim));
     }
     return scheme;
   }
@@ -504,6 +537,7 @@ class reader {
   gguf_options options_;
   std::string architecture_;
   std::optional<posenc::pairing> pairing_;
+  std::vector<index_t> heads_, kv_heads_;  // of each layer
   index_t window_ = 0;
   bool warned_base_ = false;
   std::vector<double> divisors_;
