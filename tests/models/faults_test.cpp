@@ -344,4 +344,62 @@ TEST(guard, refusals_name_the_file_and_the_nearest_types) {
   EXPECT_REFUSAL(read({{"model_type", "mpnet"}}), std::invalid_argument, "a learned table to the tokens and a bucketed bias");
 }
 
+TEST(faults, a15_gguf_baichuan_of_forty_blocks_has_alibi) {
+  const auto baichuan = [](std::uint32_t blocks) {
+    return file_of("baichuan").shape(blocks, 40, 5120, 4096).number("rope.freq_base", 1e4f).read();
+  };
+  EXPECT_EQ(baichuan(32).encodings.at(0).kind(), encoding_kind::rope);
+  const model_description large = baichuan(40);
+  ASSERT_EQ(large.encodings.at(0).kind(), encoding_kind::alibi);
+  EXPECT_EQ(std::get<posenc::alibi_description>(large.encodings[0].parameters).options.bias_max, 8);
+  EXPECT_TRUE(large.encodings[0].causal);
+}
+
+TEST(faults, a15_gguf_granite_says_whether_it_rotates) {
+  for (const char* name : {"granite", "granitemoe", "granitehybrid"})
+    for (const bool rotates : {false, true}) {
+      file_of file(name);
+      file.shape(2, 4, 64, 4096).number("rope.freq_base", 1e4f);
+      file.boolean("rope.scaling.finetuned", rotates);
+      EXPECT_EQ(file.read().encodings.at(0).kind(), rotates ? encoding_kind::rope : encoding_kind::none) << name;
+    }
+  file_of llama("llama");
+  llama.shape(2, 4, 64, 4096).number("rope.freq_base", 1e4f);
+  llama.boolean("rope.scaling.finetuned", false);
+  EXPECT_EQ(llama.read().encodings.at(0).kind(), encoding_kind::rope);
+  EXPECT_TRUE(llama.read().warnings.empty());
+}
+
+TEST(faults, a15_gguf_grok_caps_its_scores) {
+  file_of file("grok");
+  file.shape(2, 48, 6144, 8192).number("rope.freq_base", 1e4f);
+  EXPECT_EQ(file.read().encodings.at(0).softcap, 30);
+  EXPECT_DOUBLE_EQ(*file.read().encodings.at(0).softmax_scale, 1 / std::sqrt(128.0));
+  file.number("attn_logit_softcapping", 20);
+  EXPECT_EQ(file.read().encodings.at(0).softcap, 20);
+}
+
+TEST(faults, a15_gguf_keys_that_nobody_reads_and_lengths_that_are_missing_are_reported) {
+  file_of file("llama");
+  file.shape(2, 4, 64, 4096).number("rope.freq_base", 1e4f).number("attention.layer_norm_rms_epsilon", 1e-6f);
+  EXPECT_TRUE(file.read().warnings.empty()) << all_warnings(file.read());
+  file.number("rope.of_tomorrow", 2).integer("attention.sliding_window", 100);
+  EXPECT_WARNING(file.read(), "not read: the keys llama.attention.sliding_window, llama.rope.of_tomorrow");
+  file_of yarn("llama");
+  yarn.shape(2, 4, 64, 4096).number("rope.freq_base", 1e4f).text("rope.scaling.type", "yarn").number("rope.scaling.factor", 4);
+  EXPECT_WARNING(yarn.read(), "no key llama.rope.scaling.original_context_length: context_length 4096 is taken for it");
+}
+
+TEST(guard, gguf_refusals_name_the_file_and_the_nearest_architectures) {
+  const auto path = std::filesystem::path(testing::TempDir()) / "posenc_guard.gguf";
+  const auto bytes = file_of("quen2").shape(1, 1, 8, 8).bytes();
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  EXPECT_REFUSAL(posenc::read_model(path), std::invalid_argument, "posenc: posenc_guard.gguf: GGUF quen2: ");
+  EXPECT_REFUSAL(posenc::read_model(path), std::invalid_argument, "nearest in name are qwen2, ");
+  std::filesystem::resize_file(path, 30);
+  EXPECT_REFUSAL(posenc::read_model(path), posenc::format_error, "posenc_guard.gguf");
+  std::filesystem::remove(path);
+}
+
 }  // namespace
