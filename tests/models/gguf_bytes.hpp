@@ -75,6 +75,10 @@ struct file_of {
     keys.push_back([this, key, value](gguf_bytes& out) { out.f32_key(architecture + "." + key, value); });
     return *this;
   }
+  file_of& boolean(const std::string& key, bool value) {
+    keys.push_back([this, key, value](gguf_bytes& out) { out.bool_key(architecture + "." + key, value); });
+    return *this;
+  }
   file_of& text(const std::string& key, const std::string& value) {
     keys.push_back([this, key, value](gguf_bytes& out) { out.text_key(architecture + "." + key, value); });
     return *this;

@@ -30,6 +30,7 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -250,6 +251,28 @@ class file_bytes {
   std::ifstream stream_;
   std::uint64_t size_ = 0;
 };
+
+/// f(), whose sentences of refusal get the name of the file.
+template <class F>
+[[nodiscard]] auto naming_the_file(const std::filesystem::path& path, const F& f) {
+#if defined(__cpp_exceptions)
+  const auto named = [&](std::string_view sentence) {
+    constexpr std::string_view start = "posenc: ";
+    const std::string file = path.filename().string();
+    if (sentence.find(file) != sentence.npos) return std::string(sentence);
+    return std::string(start) + file + ": " + std::string(sentence.substr(sentence.starts_with(start) ? start.size() : 0));
+  };
+  try {
+    return f();
+  } catch (const format_error& error) {
+    throw format_error(named(error.what()));
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(named(error.what()));
+  }
+#else
+  return f();
+#endif
+}
 
 /// Reads the header of a GGUF file from a source of bytes.
 template <class Source>
@@ -505,8 +528,10 @@ class gguf_parser {
 /// Reads the header of a GGUF file; the tensor data is not touched.
 /// \throws format_error when the file cannot be read or is not what it claims to be.
 [[nodiscard]] inline gguf_file read_gguf(const std::filesystem::path& path) {
-  detail::file_bytes source{path};
-  return detail::gguf_parser{source, source.size()}.parse();
+  return detail::naming_the_file(path, [&] {
+    detail::file_bytes source{path};
+    return detail::gguf_parser{source, source.size()}.parse();
+  });
 }
 
 /// The data of one tensor of the file at `path`, as it lies there.

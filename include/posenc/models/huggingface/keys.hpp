@@ -46,7 +46,7 @@ class config_keys {
   using json = nlohmann::json;
 
   config_keys(const json& document, const huggingface_options& options, std::string_view file)
-      : file_(file), root_(document, "", &read_), options_(options) {}
+      : log_{.file = std::string(file)}, root_(document, "", &log_), options_(options) {}
   config_keys(const config_keys&) = delete;
   config_keys& operator=(const config_keys&) = delete;
 
@@ -71,7 +71,7 @@ class config_keys {
   }
   template <class... Parts>
   [[noreturn]] void refuse(const Parts&... parts) const {
-    const std::string about = type_.empty() ? file_ : file_ + " (" + type_ + ")";
+    const std::string about = type_.empty() ? log_.file : log_.file + " (" + type_ + ")";
     fail<std::invalid_argument>(about, ": ", parts...);
   }
 
@@ -185,9 +185,7 @@ class config_keys {
     return sentence + " (docs/models.md has them all)";
   }
 
-  /// The name of the file in sentences.
-  std::string file_;
-  read_keys read_;
+  key_log log_;
   json_object root_;
   std::optional<json_object> text_;
   huggingface_options options_;

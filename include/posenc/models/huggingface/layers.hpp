@@ -76,7 +76,7 @@ class reader final : public rope_blocks {
     if (!stated) refuse("this model_type is not known: ", how_to_state_the_pairing, ". ", nearest_types());
     for (const char* key : {"rope_scaling", "rope_parameters"})
       if (config().has(key) && !config().find(key)->is_object())
-        json_object::wrong(key, *config().find(key), "an object");
+        config().complain(key, *config().find(key), "an object");
     family_ = {.model_type = "",
                .pairing = *stated,
                .layers = 0,
@@ -181,7 +181,7 @@ class reader final : public rope_blocks {
         if (has_trait(window_kv_twice)) one.kv_heads *= 2;
         if (const auto own = first_count({"num_sliding_attention_heads"}, 1, widest)) one.heads = *own;
         if (const json* other = config().find("attention_other_setting"); other != nullptr && other->is_object()) {
-          const json_object setting(*other, "attention_other_setting");
+          const json_object setting(*other, "attention_other_setting", &log_);
           if (const auto own = setting.count("num_attention_heads", 1, widest)) one.heads = *own;
           if (const auto own = setting.count("num_attention_groups", 1, widest)) one.kv_heads = *own;
         }
@@ -210,25 +210,29 @@ class reader final : public rope_blocks {
       return *before + 1;  // tokens before the query's own
     if (family_.list == list_form::periodic_words)
       return first_count({"attention_window_size"}, 1, most_positions).value_or(family_.window);
-    const bool given = config().mentions("sliding_window");
-    const index_t stated =
-        first_count({"sliding_window"}, 0, most_positions).value_or(given ? 0 : family_.window);
-    if (unknown_) return stated;
+    const auto stated = [&] {
+      const bool given = config().mentions("sliding_window");
+      return first_count({"sliding_window"}, 0, most_positions).value_or(given ? 0 : family_.window);
+    };
+    if (unknown_) return stated();
     switch (family_.rule) {
       case layer_rule::all_full:
-        return family_.list == list_form::words ? stated : 0;
+        return family_.list == list_form::words ? stated() : 0;
+      case layer_rule::none_attend:
+      case layer_rule::full_at_offset:
+        return 0;
       case layer_rule::qwen2:
       case layer_rule::qwen2_moe:
       case layer_rule::window_if_used:
-        return config().boolean("use_sliding_window").value_or(false) ? stated : 0;
+        return config().boolean("use_sliding_window").value_or(false) ? stated() : 0;
       case layer_rule::full_starts_period:
-        if (!has_trait(two_bases)) return stated;
+        if (!has_trait(two_bases)) return stated();
         return first_count({"local_attention"}, 1, most_positions).value_or(family_.window) / 2;
       case layer_rule::rope_in_chunks:
         if (!config().mentions("attention_chunk_size")) return family_.window;
         return first_count({"attention_chunk_size"}, 1, most_positions).value_or(0);
       default:
-        return stated;
+        return has_trait(others_recurrent) ? 0 : stated();
     }
   }
 
@@ -378,15 +382,20 @@ class reader final : public rope_blocks {
   }
 
   [[nodiscard]] std::vector<std::string> words_by_rule() {
-    const index_t every = (std::max)(period(), index_t{1});
-    const index_t first_windowed = first_count({"max_window_layers"}, 0, most_layers).value_or(28);
-    const index_t offset = first_count({"attn_layer_offset"}, 0, most_layers).value_or(4);
+    const layer_rule rule = family_.rule;
+    const bool by_first = rule == layer_rule::qwen2 || rule == layer_rule::qwen2_moe;
+    const index_t every = family_.period > 0 ? (std::max)(period(), index_t{1}) : 1;
+    const index_t first_windowed =
+        by_first ? first_count({"max_window_layers"}, 0, most_layers).value_or(28) : index_t{0};
+    const index_t offset = rule == layer_rule::full_at_offset
+                               ? first_count({"attn_layer_offset"}, 0, most_layers).value_or(4)
+                               : index_t{0};
     const std::vector<bool> by_list = rope_list();
     std::vector<std::string> words;
     for (index_t i = 0; i < out_.layers; ++i) {
       const bool turns_here = by_list.empty() || by_list[static_cast<std::size_t>(i)];
       bool other = false;
-      switch (family_.rule) {
+      switch (rule) {
         case layer_rule::all_full:
           break;
         case layer_rule::none_attend:
@@ -634,14 +643,24 @@ class reader final : public rope_blocks {
     const auto touch = [&](std::initializer_list<const char*> names) {
       for (const char* key : names) (void)config().has(key);
     };
-    // Lists and periods that the list of words has already answered.
-    touch({"sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers", "full_attention_interval",
-           "layer_group_size", "attn_layer_period", "attn_layer_offset", "no_rope_layer_interval", "layers_block_type",
-           "full_attn_idxs", "kda_layers", "use_sliding_window", "max_window_layers"});
-    if (window_ == 0) touch({"sliding_window"});
-    if (has_trait(latent)) touch({"kv_lora_rank", "q_lora_rank", "qk_head_dim", "rotary_dim"});
-    if (!unknown_) touch({"rope_interleave", "partial_rotary_factor", "position_embedding_type"});
+    if (!config().boolean("use_sliding_window").value_or(true)) touch({"sliding_window", "max_window_layers"});
+    if (unknown_) {
+      if (has_trait(latent)) touch({"kv_lora_rank", "qk_head_dim"});
+      return;
+    }
+    // What the list of words has answered already.
+    if (family_.period > 0)
+      touch({"sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers",
+             "full_attention_interval", "layer_group_size", "attn_layer_period", "attn_layer_offset"});
+    if (has_trait(no_rope_list)) touch({"no_rope_layer_interval"});
+    if (family_.rule == layer_rule::qwen2 || family_.rule == layer_rule::qwen2_moe) touch({"max_window_layers"});
+    if (family_.list != list_form::none)
+      touch({"full_attn_idxs", "attn_layer_indices", "attn_type_list", "hybrid_layer_pattern", "layers_block_type",
+             "hybrid_override_pattern", "compress_ratios", "linear_attn_config", "compress_rates"});
+    if (has_trait(latent)) touch({"kv_lora_rank", "qk_head_dim"});
+    if (has_trait(indexed)) touch({"indexer_types", "index_topk_freq", "index_topk_pattern"});
     if (has_trait(alpha)) touch({"attention_head_dim", "use_rotary_pos_emb"});
+    touch({"rope_interleave", "partial_rotary_factor", "layers_block_type"});
   }
 
   index_t window_ = 0;

@@ -100,7 +100,7 @@ class other_kinds : public config_keys {
 
   void read_mpt() {
     const json empty = json::object();
-    const json_object attention = config().object("attn_config").value_or(json_object(empty, "attn_config"));
+    const json_object attention = config().object("attn_config").value_or(json_object(empty, "attn_config", &log_));
     read_heads_of_row();
     if (const auto stated = attention.count("kv_n_heads", 1, widest)) out_.kv_heads = *stated;
     if (attention.text("attn_type").value_or("") == "multiquery_attention") out_.kv_heads = 1;
@@ -334,6 +334,7 @@ class other_kinds : public config_keys {
   /// GPT-Neo: layers with and without a window in turn.
   void add_alternating(const learned_description& table, index_t head_dim) {
     std::vector<bool> local;
+    (void)config().has("attention_layers");  // the same, written out
     const json* stated = config().find("attention_types");
     const json standard = {{{"global", "local"}, 12}};
     for (const json& group : stated != nullptr ? *stated : standard) {

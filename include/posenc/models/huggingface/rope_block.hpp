@@ -44,7 +44,7 @@ class rope_blocks : public other_kinds {
     const auto usable = [&](const char* key) -> const json* {
       const json* found = config().find(key);
       if (found == nullptr) return nullptr;
-      if (!found->is_object()) json_object::wrong(key, *found, "an object");
+      if (!found->is_object()) config().complain(key, *found, "an object");
       return found->empty() ? nullptr : found;
     };
     const json* scaling = usable("rope_scaling");
@@ -112,10 +112,10 @@ class rope_blocks : public other_kinds {
       // Gemma-3's old style: rope_scaling is for the global layers.
       if (block_.empty() || (has_trait(global_scaling) && layer_type == "sliding_attention"))
         return std::nullopt;
-      return json_object(block_, block_name_);
+      return json_object(block_, block_name_, &log_);
     }
     const auto found = block_.find(layer_type);
-    if (found != block_.end()) return json_object(*found, block_name_ + "." + layer_type);
+    if (found != block_.end()) return json_object(*found, block_name_ + "." + layer_type, &log_);
     if (has_trait(global_scaling | two_bases)) return std::nullopt;
     refuse(block_name_, " is nested by layer type and has no ", layer_type);
   }
