@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include <posenc/fused/attention.hpp>
+#include <posenc/fused.hpp>
 #include <posenc/posenc.hpp>
 
 #include "peak.hpp"

@@ -18,8 +18,8 @@
 #include <posenc/models/description.hpp>
 #include <posenc/rope/scaling.hpp>
 
-#if __has_include(<posenc/fused/attention.hpp>) && __has_include(<hwy/highway.h>)
-#include <posenc/fused/attention.hpp>
+#if __has_include(<posenc/fused.hpp>) && __has_include(<hwy/highway.h>)
+#include <posenc/fused.hpp>
 #define LLAMA_FUSED 1
 #endif
 
@@ -165,7 +165,7 @@ class model {
 #if defined(LLAMA_FUSED)
       // A thousand scores per head take some 25 µs: less is not worth waking threads for.
       const bool is_short = q.rows() * cache.size() < 1024;
-      out = posenc::fused::attention(queries, rows(cache.k[l]), rows(cache.v[l]), rope_, options, {},
+      out = posenc::fused::attention(queries, rows(cache.k[l]), rows(cache.v[l]), rope_, options,
                                      posenc::fused::openmp_executor(is_short ? 1 : threads_));
 #endif
     }

@@ -22,7 +22,7 @@
 
 #if __has_include(<hwy/highway.h>)
 #define MINILM_FUSED
-#include <posenc/fused/attention.hpp>
+#include <posenc/fused.hpp>
 #endif
 
 namespace minilm {

@@ -11,6 +11,21 @@
 /// | | any other b_h(i, j) | `bias(int head, position query, position key)` |
 /// | | content: a row for each distance | `relative_key`, `relative_value`, as the first `bias` |
 /// | scale | s_ij ← τ_i s_ij | `scale(position query)` |
+/// | | a factor of each head | `scale(int head, position query)` |
+///
+/// An encoding whose pairs follow several axes also has `rotate_on_axes(std::span<S> head, const axis_positions&)`,
+/// for calls whose positions::on_axes() say where tokens stand.
+///
+/// What an encoding says about itself, so that kernels need not call it for every score (all optional, const):
+///
+/// | member | meaning |
+/// |---|---|
+/// | `const rotation& lowered()` | rotate is this rotation (rope/rotation.hpp) |
+/// | `bias_line linear_bias(int head)` | bias(head, offset) is a straight line to either side |
+/// | `position bias_reach()` | from this distance on, to either side, bias(head, offset) no longer changes |
+/// | `index_t bias_heads()` | how many query heads the bias is made for; 0 is any |
+///
+/// combine() keeps all of them where the parts allow it.
 ///
 /// `offset` is key position − query position: negative looks back. A bias is indexed by *query* head and is
 /// added after scale and softcap. `relative_key` returns a row r (as wide as a key) that is added to the key
@@ -21,6 +36,7 @@
 /// your own, write a struct with one of these members: examples/own_encoding.cpp.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <span>
 #include <type_traits>
@@ -28,7 +44,15 @@
 
 #include <posenc/positions.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
+
+struct rotation;
+
+/// A bias that is a straight line to either side of the query: behind·δ for δ = query − key ≥ 0, ahead·δ for δ < 0.
+struct bias_line {
+  double behind = 0;
+  double ahead = 0;
+};
 
 namespace detail {
 // E may be const-qualified: the doors are asked of const E, the misspelt-const check asks E.
@@ -62,8 +86,18 @@ concept can_relative_value = requires(E& e, int head, position offset) {
   e.relative_value(head, offset)[0];
 };
 template <class E>
-concept can_scale = requires(E& e, position query) {
+concept can_scale_all = requires(E& e, position query) {
   e.scale(query);
+};
+template <class E>
+concept can_scale_by_head = requires(E& e, int head, position query) {
+  e.scale(head, query);
+};
+template <class E>
+concept can_scale = can_scale_all<E> || can_scale_by_head<E>;
+template <class E, class S>
+concept can_rotate_on_axes = requires(E& e, std::span<S> head, const axis_positions& place) {
+  e.rotate_on_axes(head, place);
 };
 }  // namespace detail
 
@@ -92,9 +126,37 @@ concept has_relative_key = detail::can_relative_key<const E>;
 template <class E>
 concept has_relative_value = detail::can_relative_value<const E>;
 
-/// Door *scale*: a factor on the score that may depend on the query's position.
+/// Door *scale*: a factor on the score that may depend on the query's position and head.
 template <class E>
 concept scales = detail::can_scale<const E>;
+
+/// Its rotation also takes a place on several axes.
+template <class E, class S>
+concept rotates_on_axes = detail::can_rotate_on_axes<const E, S>;
+
+/// Its rotation is described by a rotation (rope/rotation.hpp): rope, multi_axis_rope, xpos, or one of your own.
+template <class E>
+concept lowers_to_rotation = requires(const E& e) {
+  { e.lowered() } -> std::convertible_to<const rotation&>;
+};
+
+/// Its bias is a straight line to either side.
+template <class E>
+concept has_linear_bias = requires(const E& e) {
+  { e.linear_bias(0) } -> std::convertible_to<bias_line>;
+};
+
+/// Its bias stops changing at a distance.
+template <class E>
+concept has_bias_reach = requires(const E& e) {
+  { e.bias_reach() } -> std::convertible_to<position>;
+};
+
+/// Its bias is made for a number of heads.
+template <class E>
+concept has_bias_heads = requires(const E& e) {
+  { e.bias_heads() } -> std::convertible_to<index_t>;
+};
 
 /// No positional encoding at all: the one type that may leave every door closed.
 struct no_encoding {};
@@ -145,6 +207,37 @@ inline constexpr bool lost_everything = !encoding_for<E, S> && !lost_embed<E, S>
 template <class A, class B, class S>
 inline constexpr bool lost_everything<combined<A, B>, S> = lost_everything<A, S> || lost_everything<B, S>;
 
+/// True when E acts before the projections alone, so that an attention call has nothing to do with it.
+template <class E, class S>
+inline constexpr bool embeds_only = embeds<E, S> && !rotates<E, S> && !biases<E> && !has_relative_key<E> &&
+                                    !has_relative_value<E> && !scales<E>;
+
+/// Refuses an encoding with the door embed alone, unless the call says that it has been through it.
+/// \throws std::invalid_argument
+template <class E, class S>
+void check_embedded(bool is_embedded) {
+  if constexpr (embeds_only<E, S>)
+    require(is_embedded,
+            "attention: this encoding adds to token embeddings and does nothing inside attention: call "
+            "embed_rows(x, encoding, positions) before the projections and set is_embedded = true, or use "
+            "self_attention");
+}
+
+/// An encoding that is one of several types, decided when the program runs (any_encoding): visit(f) calls f with it.
+template <class E>
+concept is_visited = requires(const E& e) {
+  e.visit([](const auto&) {});
+};
+
+/// f(encoding), or f of what an encoding decided at run time is.
+template <class E, class F>
+decltype(auto) with_concrete(const E& encoding, F&& f) {
+  if constexpr (is_visited<E>)
+    return encoding.visit(std::forward<F>(f));
+  else
+    return std::forward<F>(f)(encoding);
+}
+
 /// Refuses, at compile time and in words, a type that cannot take part.
 template <class E, class S>
 consteval bool check_encoding() {
@@ -154,7 +247,7 @@ consteval bool check_encoding() {
                 "rotate(std::span<S> head, position p), or rotate_query and rotate_key; "
                 "bias(int head, position offset) or bias(int head, position query, position key), "
                 "relative_key(int head, position offset), relative_value(int head, position offset); "
-                "scale(position query). For no positions at all pass posenc::no_encoding.");
+                "scale(position query) or scale(int head, position query). For no positions at all pass posenc::no_encoding.");
   static_assert(
       !lost_const<E, S>,
       "posenc: a door of this encoding is not const and would be ignored. Make its member function const.");
@@ -191,6 +284,38 @@ void rotate_key(const E& encoding, std::span<S> head, position p) {
     encoding.rotate(head, p);
 }
 
+/// Rotates a head of row `row` of a tensor that stands at `where`: on the axes where it has places there.
+template <class E, class S>
+void rotate_row(const E& encoding, std::span<S> head, const positions& where, index_t row, bool as_query) {
+  if constexpr (rotates_on_axes<E, S>)
+    if (where.has_axes()) {
+      encoding.rotate_on_axes(head, where.axes()[static_cast<std::size_t>(row)]);
+      return;
+    }
+  if (as_query)
+    rotate_query(encoding, head, where[row]);
+  else
+    rotate_key(encoding, head, where[row]);
+}
+
+/// Refuses places on axes for an encoding that rotates by one position. \throws std::invalid_argument
+template <class E, class S>
+void check_axes(const positions& queries, const positions& keys) {
+  if constexpr (rotates<E, S> && !rotates_on_axes<E, S>)
+    require(!queries.has_axes() && !keys.has_axes(),
+            "attention: positions::on_axes given, but this encoding rotates by one position (use "
+            "multi_axis_rope, or positions without axes)");
+}
+
+/// τ of an encoding in either form.
+template <scales E>
+[[nodiscard]] auto scale_of(const E& encoding, int head, position query) {
+  if constexpr (can_scale_by_head<const E>)
+    return encoding.scale(head, query);
+  else
+    return encoding.scale(query);
+}
+
 /// The bias of an encoding in either form.
 template <biases E>
 [[nodiscard]] auto bias_of(const E& encoding, int head, position query, position key) {
@@ -198,6 +323,24 @@ template <biases E>
     return encoding.bias(head, key - query);
   else
     return encoding.bias(head, query, key);
+}
+
+/// The bias as a number of type Sum. A line is evaluated in Sum, so that a far-away key loses no bits; so are the
+/// parts of a combination.
+template <class Sum, biases E>
+[[nodiscard]] Sum bias_as(const E& encoding, int head, position query, position key) {
+  if constexpr (has_linear_bias<E> && std::floating_point<Sum>) {
+    const bias_line line = encoding.linear_bias(head);
+    const position behind = query - key;
+    return static_cast<Sum>(behind >= 0 ? line.behind : line.ahead) * static_cast<Sum>(behind);
+  } else {
+    return static_cast<Sum>(bias_of(encoding, head, query, key));
+  }
+}
+template <class Sum, class A, class B>
+requires(biases<A> && biases<B>) [[nodiscard]] Sum
+    bias_as(const combined<A, B>& encoding, int head, position query, position key) {
+  return Sum(bias_as<Sum>(encoding.first, head, query, key) + bias_as<Sum>(encoding.second, head, query, key));
 }
 
 /// a + b and a·b as values: an expression that refers to temporaries must not leave a function.
@@ -287,13 +430,74 @@ struct combined {
       return second.relative_value(head, offset);
   }
 
-  [[nodiscard]] auto scale(position query) const requires(scales<A> || scales<B>) {
-    if constexpr (scales<A> && scales<B>)
-      return detail::times(first.scale(query), second.scale(query));
-    else if constexpr (scales<A>)
-      return first.scale(query);
+  /// Stays independent of the head when every scale that takes part is.
+  [[nodiscard]] auto scale(position query) const
+      requires((scales<A> || scales<B>)&&(detail::can_scale_all<const A> || !scales<A>)&&(
+          detail::can_scale_all<const B> || !scales<B>)) {
+    return scale_of_parts(0, query);
+  }
+  [[nodiscard]] auto scale(int head, position query) const
+      requires(detail::can_scale_by_head<const A> || detail::can_scale_by_head<const B>) {
+    return scale_of_parts(head, query);
+  }
+
+  template <class S>
+  requires((rotates_on_axes<A, S> || rotates_on_axes<B, S>)&&(rotates_on_axes<A, S> || !rotates<A, S>)&&(
+      rotates_on_axes<B, S> || !rotates<B, S>)) void rotate_on_axes(std::span<S> head,
+                                                                    const axis_positions& place) const {
+    if constexpr (rotates_on_axes<A, S>) first.rotate_on_axes(head, place);
+    if constexpr (rotates_on_axes<B, S>) second.rotate_on_axes(head, place);
+  }
+
+  /// The rotation of the one part that rotates.
+  [[nodiscard]] const rotation& lowered() const requires((lowers_to_rotation<A> && !rotates<B, float>) ||
+                                                         (lowers_to_rotation<B> && !rotates<A, float>)) {
+    if constexpr (lowers_to_rotation<A> && !rotates<B, float>)
+      return first.lowered();
     else
-      return second.scale(query);
+      return second.lowered();
+  }
+
+  /// Lines add up.
+  [[nodiscard]] bias_line linear_bias(int head) const
+      requires((has_linear_bias<A> || has_linear_bias<B>)&&(has_linear_bias<A> || !biases<A>)&&(
+          has_linear_bias<B> || !biases<B>)) {
+    bias_line sum;
+    if constexpr (has_linear_bias<A>) add(sum, first.linear_bias(head));
+    if constexpr (has_linear_bias<B>) add(sum, second.linear_bias(head));
+    return sum;
+  }
+
+  /// The farther of both.
+  [[nodiscard]] position bias_reach() const
+      requires((has_bias_reach<A> || has_bias_reach<B>)&&(has_bias_reach<A> || !biases<A>)&&(
+          has_bias_reach<B> || !biases<B>)) {
+    position reach = 0;
+    if constexpr (has_bias_reach<A>) reach = (std::max)(reach, position{first.bias_reach()});
+    if constexpr (has_bias_reach<B>) reach = (std::max)(reach, position{second.bias_reach()});
+    return reach;
+  }
+
+  /// Of the part that is made for a number of heads; 0 where none is.
+  /// \throws std::invalid_argument when the parts are made for different numbers.
+  [[nodiscard]] index_t bias_heads() const requires(has_bias_heads<A> || has_bias_heads<B>) {
+    index_t a = 0, b = 0;
+    if constexpr (has_bias_heads<A>) a = first.bias_heads();
+    if constexpr (has_bias_heads<B>) b = second.bias_heads();
+    detail::require(a == 0 || b == 0 || a == b, "combine: biases made for ", a, " heads and for ", b, " heads");
+    return (std::max)(a, b);
+  }
+
+ private:
+  static void add(bias_line& sum, const bias_line& line) { sum.behind += line.behind, sum.ahead += line.ahead; }
+
+  [[nodiscard]] auto scale_of_parts([[maybe_unused]] int head, position query) const {
+    if constexpr (scales<A> && scales<B>)
+      return detail::times(detail::scale_of(first, head, query), detail::scale_of(second, head, query));
+    else if constexpr (scales<A>)
+      return detail::scale_of(first, head, query);
+    else
+      return detail::scale_of(second, head, query);
   }
 };
 
@@ -308,4 +512,4 @@ template <class A, class B, class... Rest>
                          posenc::combine(std::forward<B>(b), std::forward<Rest>(rest)...));
 }
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -24,7 +24,7 @@
 #include <string>
 #include <string_view>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// A file from outside (config.json, GGUF, safetensors) that cannot be read; the sentence names the key or
 /// the byte offset.
@@ -87,4 +87,4 @@ void require_in_range(bool ok, const Parts&... parts) {
 }
 
 }  // namespace detail
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -20,7 +20,7 @@
 /// - Wrong use throws before anything is written, with the numbers in the sentence (errors.hpp).
 /// - A row that sees no key gives 0 and a log-sum-exp of −∞.
 ///
-/// Not included here: posenc/fused/attention.hpp (the fast path; needs Google Highway), posenc/models/*.hpp
+/// Not included here: posenc/fused.hpp (the fast path; needs Google Highway), posenc/models/*.hpp
 /// (model files; need nlohmann/json), posenc/testing.hpp (property checks for encodings of your own).
 #pragma once
 
@@ -48,3 +48,4 @@
 #include <posenc/rope/convert_pairing.hpp>
 #include <posenc/version.hpp>
 #include <posenc/views.hpp>
+#include <posenc/masks.hpp>

@@ -4,6 +4,7 @@
 /// causality, windows, biases and rotations all come from here.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -11,7 +12,7 @@
 
 #include <posenc/errors.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// The place of a token in its sequence, in tokens; may be negative. |position| < 2^62, so that differences
 /// never overflow.
@@ -23,11 +24,18 @@ using index_t = std::ptrdiff_t;
 /// The largest |position| an attention call accepts.
 inline constexpr position position_limit = (position{1} << 62) - 1;
 
+/// A place on up to four axes (time, height, width, extra), for encodings whose pairs follow different axes.
+using axis_positions = std::array<position, 4>;
+
 /// The positions of the rows of a tensor: a run (first, first+1, …), one explicit position per row, or not
 /// given. A view: explicit positions stay in the caller's memory.
 ///
 ///     options.query_positions = posenc::positions::from(4096);     // 4096, 4097, …
 ///     options.key_positions = posenc::positions::each(my_vector);  // my_vector[row]
+///     options.key_positions = posenc::positions::on_axes(table);   // 0, 1, …; row r stands at table[r] on the axes
+///
+/// Masks, windows and biases read the position. An encoding of several axes (multi_axis_rope) reads the place on
+/// the axes instead; without one, a row stands at its position on every axis, as text does.
 class positions {
  public:
   /// Not given: an attention call then puts the keys at 0…n_k−1 and the queries on the last n_q of the keys'
@@ -54,7 +62,39 @@ class positions {
   }
   static positions each(std::vector<position>&&) = delete;  // would dangle
 
+  /// The run first, first+1, …, whose row r stands at `places[r]` on the axes: images and videos among text.
+  [[nodiscard]] static constexpr positions on_axes(std::span<const axis_positions> places,
+                                                   position first = 0) noexcept {
+    return from(first).with_axes(places);
+  }
+  [[nodiscard]] static positions on_axes(const std::vector<axis_positions>& places, position first = 0) noexcept {
+    return on_axes(std::span<const axis_positions>(places), first);
+  }
+  static positions on_axes(std::vector<axis_positions>&&, position = 0) = delete;  // would dangle
+
+  /// These positions with a place on the axes for each row.
+  [[nodiscard]] constexpr positions with_axes(std::span<const axis_positions> places) const noexcept {
+    positions result = *this;
+    result.places_ = places;
+    return result;
+  }
+
   [[nodiscard]] constexpr bool given() const noexcept { return kind_ != kind::none; }
+
+  /// True when every row has a place on the axes of its own.
+  [[nodiscard]] constexpr bool has_axes() const noexcept { return places_.data() != nullptr; }
+
+  /// The places on the axes, one per row; empty where there are none.
+  [[nodiscard]] constexpr std::span<const axis_positions> axes() const noexcept { return places_; }
+
+  /// The last `count` of `rows` rows.
+  [[nodiscard]] constexpr positions last(index_t count, index_t rows) const noexcept {
+    positions result = *this;
+    if (kind_ == kind::run) result.first_ += rows - count;
+    if (kind_ == kind::each) result.of_rows_ = of_rows_.last(static_cast<std::size_t>(count));
+    if (has_axes()) result.places_ = places_.last(static_cast<std::size_t>(count));
+    return result;
+  }
 
   /// True for a run; explicit positions that happen to be consecutive are turned into a run by resolve().
   [[nodiscard]] constexpr bool is_run() const noexcept { return kind_ == kind::run; }
@@ -68,9 +108,17 @@ class positions {
   }
 
   /// These positions checked against a tensor of `rows` rows; consecutive explicit positions become a run.
-  /// \throws std::invalid_argument when the number of explicit positions is not `rows` or one is beyond
-  /// ±(2^62 − 1).
+  /// \throws std::invalid_argument when the number of explicit positions or places is not `rows` or one is
+  /// beyond ±(2^62 − 1).
   [[nodiscard]] positions resolve(index_t rows, const char* what) const {
+    if (has_axes()) {
+      detail::require(static_cast<index_t>(places_.size()) == rows, what, " positions: places on the axes for ",
+                      places_.size(), " of ", rows, " rows");
+      for (const axis_positions& place : places_)
+        for (const position at : place)
+          detail::require(at >= -position_limit && at <= position_limit, what, " position ", at,
+                          " on an axis is beyond ±(2^62 − 1)");
+    }
     if (kind_ == kind::run) {
       detail::require(first_ >= -position_limit && first_ <= position_limit - rows + 1, what,
                       " positions start at ", first_, " and have ", rows, " rows: beyond ±(2^62 − 1)");
@@ -85,14 +133,15 @@ class positions {
                       row, " is beyond ±(2^62 − 1)");
       consecutive = consecutive && here == of_rows_[0] + row;
     }
-    return consecutive ? from(of_rows_[0]) : *this;
+    return consecutive ? from(of_rows_[0]).with_axes(places_) : *this;
   }
 
  private:
   enum class kind : unsigned char { none, run, each };
   std::span<const position> of_rows_{};
+  std::span<const axis_positions> places_{};
   position first_ = 0;
   kind kind_ = kind::none;
 };
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -6,7 +6,7 @@
 #include <concepts>
 #include <utility>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// A value without a default: leaving it out of a designated initialiser does not compile.
 template <class T>
@@ -22,4 +22,4 @@ class required {
   T value_;
 };
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

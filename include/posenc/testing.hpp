@@ -16,7 +16,7 @@
 /// | permutation_equivariance | every encoding | row numbers used instead of positions, hidden state |
 /// | relative_shift | rotate, bias: yes; embed: no | a wrong sign on one side, slope·j instead of slope·(j−i) |
 /// | told_apart | every encoding within its range | clamped tables, too coarse positions |
-/// | norm | rotations (not xPos) | a dropped or scaled tail, a magnitude applied twice |
+/// | norm | rotations (not xPos) | a dropped or scaled tail, an attention factor applied twice |
 /// | additivity | rotations | angles that are not position times frequency |
 /// | locality | sinusoidal yes, a fresh learned table no | (a measure) |
 /// | stays_in_row | every encoding | writes beyond the row |

@@ -15,7 +15,7 @@
 #include <posenc/errors.hpp>
 #include <posenc/positions.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// A row-major matrix, the layout in which posenc takes and returns tokens × (heads·head_dim).
 template <class S>
@@ -97,9 +97,7 @@ template <class S>
 class readable_matrix {
  public:
   template <class Derived>
-  explicit readable_matrix(const Eigen::MatrixBase<Derived>& matrix) : rows_(matrix.derived()) {
-    static_assert(std::same_as<typename Derived::Scalar, S>, "posenc: q, k and v must have the same scalar");
-  }
+  explicit readable_matrix(const Eigen::MatrixBase<Derived>& matrix) : rows_(matrix.derived()) {}
   [[nodiscard]] heads_view<const S> heads(index_t count) const { return as_heads(rows_, count); }
 
  private:
@@ -189,4 +187,4 @@ void copy_heads(const heads_view<const T>& from, const heads_view<T>& to, const 
 }
 
 }  // namespace detail
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -50,8 +50,8 @@ std::vector<flavour> flavours(const shape& s) {
   std::vector<flavour> all{
       {"bidirectional", {}},
       {"causal", {.mask = causal}},
-      {"window", {.mask = causal, .lookback = 3}},
-      {"two-sided window", {.lookback = 4, .lookahead = 2}},
+      {"window", {.mask = causal, .window = {.lookback = 3}}},
+      {"two-sided window", {.window = {.lookback = 4, .lookahead = 2}}},
       {"scale 1", {.mask = causal, .scale = 1.0 / std::sqrt(static_cast<double>(s.head_dim)) * 1.5}},
       {"softcap", {.softcap = 2.5}},
       {"sinks", {.mask = causal, .sinks = std::span(six_sinks).first(static_cast<std::size_t>(s.heads))}},
@@ -60,7 +60,13 @@ std::vector<flavour> flavours(const shape& s) {
       {"far out", {.mask = causal, .key_positions = positions::from(position{1} << 40)}},
       {"negative", {.mask = causal, .key_positions = positions::from(-1'000'003)}},
   };
-  for (flavour& one : all) one.options.heads = s.heads, one.options.kv_heads = s.kv_heads;
+  for (flavour& one : all) {
+    one.options.heads = s.heads, one.options.kv_heads = s.kv_heads;
+    const bool must_be_told = s.queries > s.keys && !one.options.query_positions.given();
+    if (must_be_told && !one.options.key_positions.given()) one.options.query_positions = positions::from(-1);
+    if (must_be_told && one.options.key_positions.given())
+      one.options.query_positions = positions::from(one.options.key_positions[0] - 1);
+  }
   return all;
 }
 
@@ -225,8 +231,8 @@ TEST(derivatives, of_q_k_and_v_by_rule_equal_differences) {
   const attention_options options{.heads = 2,
                                   .kv_heads = 1,
                                   .mask = causal,
+                                  .window = {.lookback = 1},
                                   .softcap = 1.5,
-                                  .lookback = 1,
                                   .sinks = sinks,
                                   .key_positions = positions::from(1'000),
                                   .valid_queries = posenc::row_range{1, 3}};

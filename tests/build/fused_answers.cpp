@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <limits>
 
-#include <posenc/fused/attention.hpp>
+#include <posenc/fused.hpp>
 
 #include "answers.hpp"
 

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include <posenc/fused/attention.hpp>
+#include <posenc/fused.hpp>
 #include <posenc/posenc.hpp>
 
 #include "fused/calls.hpp"

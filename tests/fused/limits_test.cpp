@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include <posenc/fused/attention.hpp>
+#include <posenc/fused.hpp>
 #include <posenc/posenc.hpp>
 
 #include "fused/calls.hpp"
@@ -62,7 +62,7 @@ TEST(FusedLimits, PositionsAtEitherEnd) {
                                           .key_positions = posenc::positions::from(key)};
         const bool near = query - key < 1000 && key - query < 1000;
         check_encodings(queries, options, near);
-        (query < key ? options.lookback : options.lookahead) = 1000;  // hides nothing
+        (query < key ? options.window.lookback : options.window.lookahead) = 1000;  // hides nothing
         check_encodings(queries, options, near);
         if (query < key) continue;
         options.mask = posenc::causal;
@@ -94,7 +94,7 @@ TEST(FusedLimits, TheFarthestQueryAndTheWidestWindow) {
         posenc::attention_options options{.heads = 2,
                                           .query_positions = posenc::positions::each(at),
                                           .key_positions = posenc::positions::from(key)};
-        (ahead ? options.lookahead : options.lookback) = position_limit;
+        (ahead ? options.window.lookahead : options.window.lookback) = position_limit;
         check_encodings(queries, options, false);
       }
   }

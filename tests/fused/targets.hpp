@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include <posenc/fused/attention.hpp>
+#include <posenc/fused.hpp>
 
 // Where it is known that all kernels are those of one_target.cpp, Highway's library is not needed.
 #if defined(POSENC_FUSED_DISPATCH_ONLY) && !defined(POSENC_TESTS_ONE_TARGET)

@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include <posenc/fused/attention.hpp>
+#include <posenc/fused.hpp>
 #include <posenc/posenc.hpp>
 
 #include "fused/calls.hpp"
@@ -74,9 +74,9 @@ struct call {
 
   template <class E, class X>
   void run(const E& encoding, const X& executor) {
-    posenc::fused::attention_into<float>(posenc::as_heads(q, 2), posenc::as_heads(k, 2),
+    posenc::fused::attention_into(posenc::as_heads(q, 2), posenc::as_heads(k, 2),
                                          posenc::as_heads(v, 2), encoding, options, posenc::as_heads(out, 2),
-                                         {}, {}, executor);
+                                         {}, {.executor = executor});
   }
   [[nodiscard]] bool untouched() const { return (out.array() == 7).all(); }
 };

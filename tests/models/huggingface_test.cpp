@@ -718,7 +718,7 @@ TEST(huggingface, load_rope_from_a_file) {
   write(llama());
   const auto rope = posenc::load_rope<float>(path);
   EXPECT_EQ(rope.lowered().head_dim, 128);
-  EXPECT_EQ(rope.lowered().layout, posenc::pairing::half_split);
+  EXPECT_EQ(rope.lowered().pairing, posenc::pairing::half_split);
   const json gemma3 = {{"model_type", "gemma3_text"}, {"num_hidden_layers", 6}};
   write(gemma3);
   try {

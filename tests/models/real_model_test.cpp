@@ -14,7 +14,7 @@
 #include <posenc/rope/scaling.hpp>
 
 #if __has_include(<hwy/highway.h>)
-#include <posenc/fused/attention.hpp>
+#include <posenc/fused.hpp>
 #endif
 
 namespace {

@@ -31,7 +31,7 @@ posenc::rope<double> good_rope() {
 posenc::rope<double> partial_rope() {
   return posenc::rope<double>{{.head_dim = 8, .rotary_dim = 4, .pairing = posenc::pairing::half_split}};
 }
-const battery::rotary_slice partial_slice{.width = 4};
+const battery::rotary_slice partial_slice{.rotary_dim = 4};
 
 /// Keys turn the wrong way: scores depend on i + j.
 struct wrong_sign {
@@ -142,7 +142,7 @@ struct magnitude_everywhere {
 };
 
 TEST(broken, a_magnitude_on_the_tail_fails_norm) {
-  EXPECT_GE(battery::norm<double>(magnitude_everywhere{}, {}, {.width = 4, .magnitude = 1.2}).worst_error,
+  EXPECT_GE(battery::norm<double>(magnitude_everywhere{}, {}, {.rotary_dim = 4, .attention_factor = 1.2}).worst_error,
             clearly);
 }
 

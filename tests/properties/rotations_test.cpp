@@ -52,7 +52,7 @@ struct rope {
         200};
   }
   battery::rotary_slice slice() const {
-    return {.offset = offset, .width = width, .magnitude = make().attention_factor()};
+    return {.offset = offset, .rotary_dim = width, .attention_factor = make().attention_factor()};
   }
 };
 

@@ -181,7 +181,7 @@ TEST(vision_rope, restarting_form) {
     EXPECT_EQ(encoding.angle(pair, 1).sin, half.angle(pair, 3).sin);
     EXPECT_EQ(encoding.angle(20 + pair, 1).sin, half.angle(pair, 9).sin);
   }
-  EXPECT_EQ(encoding.lowered().layout, pairing::half_split);
+  EXPECT_EQ(encoding.lowered().pairing, pairing::half_split);
 }
 
 /// Llama-4: columns first, counted from 1, adjacent channels; the class token last and still.
@@ -197,7 +197,7 @@ TEST(vision_rope, llama4_form) {
   std::vector<double> cls{1, 2, 3, 4, 5, 6, 7, 8};
   encoding.rotate(std::span<double>(cls), 6);
   EXPECT_EQ(cls, (std::vector<double>{1, 2, 3, 4, 5, 6, 7, 8}));
-  EXPECT_EQ(encoding.lowered().layout, pairing::interleaved);
+  EXPECT_EQ(encoding.lowered().pairing, pairing::interleaved);
 }
 
 TEST(vision_rope, blocks_of_merged_patches_follow_one_another) {

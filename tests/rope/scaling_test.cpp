@@ -37,7 +37,7 @@ TEST(rope_schemes, equal_the_golden_rows) {
     if (expect.contains("yarn_range")) {
       const auto [low, high] =
           std::get<yarn>(scaling.scheme)
-              .ramp(rotary_shape{options.head_dim, encoding.lowered().width, options.base});
+              .ramp(rotary_shape{options.head_dim, encoding.lowered().rotary_dim, options.base});
       EXPECT_NEAR(low, expect.at("yarn_range")[0].get<double>(), 1e-13);
       EXPECT_NEAR(high, expect.at("yarn_range")[1].get<double>(), 1e-13);
     }

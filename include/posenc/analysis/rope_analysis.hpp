@@ -21,7 +21,7 @@
 #include <posenc/positions.hpp>
 #include <posenc/rope/rotation.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// What a scheme did to the frequency of a pair.
 enum class pair_band : unsigned char {
@@ -120,7 +120,7 @@ concept has_angles = requires(const E& encoding, index_t pair, position p) {
 ///
 ///     (2 m² Σ_p cos(distance·w_p) + channels that do not turn) / head_dim
 ///
-/// 1 at distance 0 but for the magnitude; how fast it falls is how sharply near tokens are told apart, and
+/// 1 at distance 0 but for the attention factor; how fast it falls is how sharply near tokens are told apart, and
 /// where it comes back is what looks alike.
 template <has_angles E>
 [[nodiscard]] double score_at_distance(const E& encoding, position distance) {
@@ -128,8 +128,8 @@ template <has_angles E>
   double turning = 0;
   for (index_t pair = 0; pair < by.pairs(); ++pair)
     turning += static_cast<double>(encoding.angle(pair, distance).cos);
-  const double resting = static_cast<double>(by.head_dim - by.width);
-  return (2 * turning * by.magnitude * by.magnitude + resting) / static_cast<double>(by.head_dim);
+  const double resting = static_cast<double>(by.head_dim - by.rotary_dim);
+  return (2 * turning * by.attention_factor * by.attention_factor + resting) / static_cast<double>(by.head_dim);
 }
 
 /// The distance between the rotations of two positions: the root mean square over the rotary pairs of
@@ -166,4 +166,4 @@ template <has_angles E>
   return closest;
 }
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -29,7 +29,7 @@
 #include <posenc/errors.hpp>
 #include <posenc/views.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// A view of what an attention call over some of the keys gave: tokens × heads × value_dim and ln Z per token
 /// and head.
@@ -48,12 +48,6 @@ template <class S>
           " rows with a log_sum_exp of ", result.log_sum_exp.rows());
   return {as_heads(result.output, heads),
           {result.log_sum_exp.data(), result.log_sum_exp.rows(), heads, heads, 1}};
-}
-
-/// The memory of a log-sum-exp as rows of one channel, for the overlap checks.
-template <class T>
-[[nodiscard]] heads_view<T> as_rows(const head_scalars_view<T>& view) noexcept {
-  return {view.data, view.tokens, view.heads, 1, view.token_stride, view.head_stride};
 }
 
 template <class A, class B>
@@ -169,4 +163,4 @@ template <class S>
   return merge(std::span<const attention_result<S>>(parts));
 }
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

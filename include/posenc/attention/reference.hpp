@@ -3,22 +3,22 @@
 /// Attention as the papers write it: the documentation of what posenc computes, and what every kernel is
 /// tested against.
 ///
-///     s_ij = τ_i·σ·( q̂_i·k̂_j + q_i·r_{j−i} ),  q̂ = R(i) q,  k̂ = R(j) k     (doors rotate, bias by content, scale)
-///     s_ij ← c·tanh(s_ij / c)                                               (softcap)
-///     s_ij ← s_ij + b_h(i, j)                                               (door bias)
-///     out_i = Σ_j e^{s_ij} (v_j + a_{j−i}) / Z_i,  Z_i = Σ_j e^{s_ij} + e^{sink},  over the keys j that i may see
+///     s_ij = τ_hi·σ_h·( q̂_i·k̂_j + q_i·r_{j−i} ),  q̂ = R(i) q,  k̂ = R(j) k     (doors rotate, bias by content, scale)
+///     s_ij ← c·tanh(s_ij / c)                                                 (softcap)
+///     s_ij ← s_ij + b_h(i, j)                                                 (door bias, dense bias)
+///     out_i = Σ_j e^{s_ij} (v_j + a_{j−i}) / Z_i,  Z_i = Σ_j e^{s_ij} + e^{sink},  over the keys j that i sees
 ///     log_sum_exp_i = ln Z_i
 ///
-/// The door embed is not here: it adds to rows before they are projected (encoding.hpp, self_attention.hpp), so
-/// an encoding with that door alone changes nothing in this call.
+/// The door embed is not here: it adds to rows before they are projected (encoding.hpp, self_attention.hpp).
 ///
 /// Vaswani et al. 2017, arXiv:1706.03762. Works for float, double, long double, Eigen::half and
 /// Eigen::bfloat16 (computed in float, summed in double like float) and for automatic-differentiation
-/// scalars.
+/// scalars. q, k, v and the output may each have a type of their own.
 #pragma once
 
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -31,7 +31,7 @@
 #include <posenc/encoding.hpp>
 #include <posenc/views.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// Attention output with the natural log-sum-exp of every row, so that partial results can be merged
 /// (attention/merge.hpp).
@@ -41,10 +41,30 @@ struct attention_result {
   row_major_matrix<detail::working_t<S>> log_sum_exp;  ///< tokens × heads
 };
 
+/// How far a score has come when it is shown.
+enum class score_stage : unsigned char {
+  scaled,   ///< τ·σ·q̂·k̂, every key, hidden ones included
+  capped,   ///< after the softcap
+  biased,   ///< after bias and mask: hidden keys are −∞
+  weights,  ///< after the softmax: hidden keys are 0; with a sink a row adds up to less than 1
+};
+
 namespace reference {
 
 namespace detail {
 using namespace posenc::detail;
+
+/// What three stored types are computed in.
+template <class Q, class K, class V>
+struct work_of {
+  using type = std::common_type_t<working_t<Q>, working_t<K>, working_t<V>>;
+};
+template <class S>
+struct work_of<S, S, S> {
+  using type = working_t<S>;
+};
+template <class Q, class K, class V>
+using work_of_t = typename work_of<std::remove_const_t<Q>, std::remove_const_t<K>, std::remove_const_t<V>>::type;
 
 /// Σ_c a_c·b_c
 template <class Sum, class A, class B>
@@ -56,142 +76,218 @@ template <class Sum, class A, class B>
 }
 
 /// One head as numbers that can be computed with.
-template <class S>
-[[nodiscard]] std::vector<working_t<S>> copy_of(std::span<const S> head) {
-  std::vector<working_t<S>> copy(head.size());
-  for (std::size_t c = 0; c < head.size(); ++c) copy[c] = static_cast<working_t<S>>(head[c]);
+template <class Work, class S>
+[[nodiscard]] std::vector<Work> copy_of(std::span<const S> head) {
+  std::vector<Work> copy(head.size());
+  for (std::size_t c = 0; c < head.size(); ++c) copy[c] = static_cast<Work>(head[c]);
   return copy;
 }
 
-/// What a row of attention comes to: Σ_j w_j v_j and ln Σ_j w_j over the keys it sees.
-template <class Sum>
-struct attended_row {
-  std::vector<Sum> output;
-  Sum log_sum_exp;
-};
-
-/// The row of query head `head` and query row `i`, given the rotated keys of its KV head.
-template <class S, class E>
-[[nodiscard]] attended_row<sum_t<S>> attend(const heads_view<const S>& q,
-                                            const std::vector<std::vector<working_t<S>>>& keys,
-                                            const heads_view<const S>& v, const E& encoding,
-                                            const resolved_options& call, index_t head, index_t i) {
-  using work = working_t<S>;
-  using sum = sum_t<S>;
-  using std::exp, std::log, std::tanh;
-  const int h = static_cast<int>(head);
-  const position here = call.query_positions[i];
-
-  const std::vector<work> query = copy_of(q(i, head));
-  std::vector<work> rotated = query;
-  rotate_query(encoding, std::span<work>(rotated), here);
-
-  sum scale = static_cast<sum>(call.scale);
-  if constexpr (scales<E>) scale *= static_cast<sum>(encoding.scale(here));
-
-  std::vector<index_t> seen;
-  std::vector<sum> scores;
+/// The keys of a KV head, rotated.
+template <class Work, class K, class E>
+[[nodiscard]] std::vector<std::vector<Work>> rotated_keys(const heads_view<const K>& k, const E& encoding,
+                                                          const resolved_options& call, index_t kv_head) {
+  std::vector<std::vector<Work>> keys(static_cast<std::size_t>(call.key_tokens));
   for (index_t j = call.valid_keys.begin; j < call.valid_keys.end; ++j) {
-    const position there = call.key_positions[j];
-    if (!call.sees(here, there)) continue;
-    sum score = dot<sum>(rotated, keys[static_cast<std::size_t>(j)]);
-    if constexpr (has_relative_key<E>) score += dot<sum>(query, encoding.relative_key(h, there - here));
-    score *= scale;
-    if (call.softcap > 0)
-      score = static_cast<sum>(call.softcap) * tanh(sum(score / static_cast<sum>(call.softcap)));
+    std::vector<Work>& key = keys[static_cast<std::size_t>(j)];
+    key = copy_of<Work>(k(j, kv_head));
+    if (!call.keys_are_rotated) rotate_row(encoding, std::span<Work>(key), call.key_positions, j, false);
+  }
+  return keys;
+}
+
+/// One query against the keys of its KV head.
+template <class Work, class E>
+class score_row {
+ public:
+  using sum = sum_t<Work>;
+
+  template <class Q>
+  score_row(const heads_view<const Q>& q, const std::vector<std::vector<Work>>& keys, const E& encoding,
+            const resolved_options& call, index_t head, index_t i)
+      : keys_(keys),
+        encoding_(encoding),
+        call_(call),
+        head_(head),
+        i_(i),
+        query_(copy_of<Work>(q(i, head))),
+        rotated_(query_),
+        scale_(static_cast<sum>(call.scale_of(head))) {
+    rotate_row(encoding, std::span<Work>(rotated_), call.query_positions, i, true);
+    if constexpr (scales<E>) scale_ *= static_cast<sum>(scale_of(encoding, number(), here()));
+  }
+
+  /// τ·σ·( q̂·k̂ + q·r )
+  [[nodiscard]] sum scaled(index_t j) const {
+    sum score = dot<sum>(rotated_, keys_[static_cast<std::size_t>(j)]);
+    if constexpr (has_relative_key<E>)
+      score += dot<sum>(query_, encoding_.relative_key(number(), call_.key_positions[j] - here()));
+    return sum(score * scale_);
+  }
+  [[nodiscard]] sum capped(index_t j) const {
+    using std::tanh;
+    const sum score = scaled(j);
+    if (!(call_.softcap > 0)) return score;
+    return static_cast<sum>(call_.softcap) * tanh(sum(score / static_cast<sum>(call_.softcap)));
+  }
+  /// The score as the softmax sees it; nothing where the key is hidden. −∞ meets no arithmetic: under -ffast-math
+  /// ∞ − ∞ is anything.
+  [[nodiscard]] std::optional<sum> biased(index_t j) const {
+    if (!call_.sees(head_, i_, j)) return std::nullopt;
+    sum score = capped(j);
     if constexpr (biases<E>) {
-      const auto bias = static_cast<sum>(bias_of(encoding, h, here, there));
-      if (is_minus_infinity(bias)) continue;  // a bias may mask as well; asked before any arithmetic with it
+      const auto bias = bias_as<sum>(encoding_, number(), here(), call_.key_positions[j]);
+      if (is_minus_infinity(bias)) return std::nullopt;
       score += bias;
     }
-    if (is_minus_infinity(score)) continue;  // as may an infinite product
-    seen.push_back(j);
-    scores.push_back(score);
+    if (call_.visible.has_dense_bias()) {
+      const double bias = call_.visible.bias(head_, i_, j);
+      if (is_minus_infinity(bias)) return std::nullopt;
+      score += static_cast<sum>(bias);
+    }
+    if (is_minus_infinity(score)) return std::nullopt;  // as may an infinite product
+    return score;
   }
-  if (!call.sinks.empty()) scores.push_back(static_cast<sum>(call.sinks[static_cast<std::size_t>(head)]));
 
-  attended_row<sum> row{std::vector<sum>(static_cast<std::size_t>(call.value_dim), sum(0)),
-                        minus_infinity<sum>()};
-  if (scores.empty()) return row;
+ private:
+  [[nodiscard]] int number() const { return static_cast<int>(head_); }
+  [[nodiscard]] position here() const { return call_.query_positions[i_]; }
+
+  const std::vector<std::vector<Work>>& keys_;
+  const E& encoding_;
+  const resolved_options& call_;
+  index_t head_, i_;
+  std::vector<Work> query_, rotated_;
+  sum scale_;
+};
+
+/// The softmax of a row: the weights of the keys it sees, and ln Σ.
+template <class Sum>
+struct row_weights {
+  std::vector<index_t> seen;
+  std::vector<Sum> weights;
+  Sum log_sum_exp = minus_infinity<Sum>();
+};
+
+template <class Work, class E>
+[[nodiscard]] row_weights<sum_t<Work>> softmax_of(const score_row<Work, E>& row, const resolved_options& call,
+                                                  index_t head) {
+  using sum = sum_t<Work>;
+  using std::exp, std::log;
+  row_weights<sum> result;
+  for (index_t j = call.valid_keys.begin; j < call.valid_keys.end; ++j)
+    if (const std::optional<sum> score = row.biased(j)) {
+      result.seen.push_back(j);
+      result.weights.push_back(*score);
+    }
+  std::vector<sum>& scores = result.weights;
+  if (!call.sinks.empty() && !is_minus_infinity(call.sinks[static_cast<std::size_t>(head)]))
+    scores.push_back(static_cast<sum>(call.sinks[static_cast<std::size_t>(head)]));
+  if (scores.empty()) return result;
   sum largest = scores[0];
   for (const sum& score : scores)
     if (score > largest) largest = score;
   sum total(0);
-  for (std::size_t n = 0; n < scores.size(); ++n) {
-    const sum weight = exp(sum(scores[n] - largest));
-    total += weight;
-    if (n == seen.size()) break;  // the sink has no value
-    const std::span<const S> value = v(seen[n], head / call.group);
-    for (std::size_t c = 0; c < row.output.size(); ++c)
-      row.output[c] += sum(weight * static_cast<sum>(value[c]));
-    if constexpr (has_relative_value<E>) {
-      const auto shift = encoding.relative_value(h, call.key_positions[seen[n]] - here);
-      require(shift.size() == row.output.size(), "relative_value: a row of ", shift.size(),
-              " channels for values of ", row.output.size());
-      for (std::size_t c = 0; c < row.output.size(); ++c)
-        row.output[c] += sum(weight * static_cast<sum>(shift[c]));
-    }
+  for (sum& score : scores) {
+    score = exp(sum(score - largest));
+    total += score;
   }
-  for (sum& channel : row.output) channel /= total;
-  row.log_sum_exp = largest + sum(log(total));
-  return row;
+  for (sum& weight : scores) weight /= total;
+  scores.resize(result.seen.size());  // the sink has no value
+  result.log_sum_exp = largest + sum(log(total));
+  return result;
+}
+
+/// Calls use(head, row, i) for every valid query of every head.
+template <class Work, class Q, class K, class E, class Use>
+void for_each_row(const heads_view<const Q>& q, const heads_view<const K>& k, const E& encoding,
+                  const resolved_options& call, Use&& use) {
+  check_axes<E, Work>(call.query_positions, call.key_positions);
+  if constexpr (has_bias_heads<E>) {
+    const index_t made_for = encoding.bias_heads();
+    require(made_for == 0 || made_for == call.heads, "attention: a bias made for ", made_for, " heads, the option "
+            "heads says ", call.heads);
+  }
+  for (index_t kv_head = 0; kv_head < call.kv_heads; ++kv_head) {
+    const auto keys = rotated_keys<Work>(k, encoding, call, kv_head);
+    for (index_t head = kv_head * call.group; head < (kv_head + 1) * call.group; ++head)
+      for (index_t i = call.valid_queries.begin; i < call.valid_queries.end; ++i)
+        use(head, score_row<Work, E>(q, keys, encoding, call, head, i), i);
+  }
+}
+
+/// Attention of one resolved call.
+template <class S, class Q, class K, class V, class E>
+[[nodiscard]] attention_result<S> attend(const heads_view<const Q>& q, const heads_view<const K>& k,
+                                         const heads_view<const V>& v, const E& encoding,
+                                         const resolved_options& call) {
+  using work = work_of_t<Q, K, V>;
+  using sum = sum_t<work>;
+  attention_result<S> result;
+  result.output.setZero(call.query_tokens, call.heads * call.value_dim);
+  result.log_sum_exp.setConstant(call.query_tokens, call.heads, minus_infinity<working_t<S>>());
+  std::vector<sum> output(static_cast<std::size_t>(call.value_dim));
+  for_each_row<work>(q, k, encoding, call, [&](index_t head, const score_row<work, E>& row, index_t i) {
+    const row_weights<sum> softmax = softmax_of(row, call, head);
+    for (sum& channel : output) channel = sum(0);
+    for (std::size_t n = 0; n < softmax.seen.size(); ++n) {
+      const std::span<const V> value = v(softmax.seen[n], head / call.group);
+      const sum& weight = softmax.weights[n];
+      for (std::size_t c = 0; c < output.size(); ++c) output[c] += sum(weight * static_cast<sum>(static_cast<work>(value[c])));
+      if constexpr (has_relative_value<E>) {
+        const auto shift = encoding.relative_value(
+            static_cast<int>(head), call.key_positions[softmax.seen[n]] - call.query_positions[i]);
+        require(shift.size() == output.size(), "relative_value: a row of ", shift.size(),
+                " channels for values of ", output.size());
+        for (std::size_t c = 0; c < output.size(); ++c) output[c] += sum(weight * static_cast<sum>(shift[c]));
+      }
+    }
+    for (index_t c = 0; c < call.value_dim; ++c)
+      result.output(i, head * call.value_dim + c) =
+          static_cast<S>(static_cast<working_t<S>>(output[static_cast<std::size_t>(c)]));
+    result.log_sum_exp(i, head) = static_cast<working_t<S>>(softmax.log_sum_exp);
+  });
+  return result;
+}
+
+/// Attention as the public functions give it: the types and the encoding checked, the options resolved.
+template <class S, class Q, class K, class V, class E>
+[[nodiscard]] attention_result<S> result_of(const heads_view<const Q>& q, const heads_view<const K>& k,
+                                            const heads_view<const V>& v, const E& encoding,
+                                            const attention_options& options) {
+  return with_concrete(encoding, [&](const auto& one) {
+    using concrete = std::remove_cvref_t<decltype(one)>;
+    static_assert(check_encoding<concrete, work_of_t<Q, K, V>>());
+    check_embedded<concrete, work_of_t<Q, K, V>>(options.is_embedded);
+    return attend<S>(q, k, v, one, resolve(options, q, k, v));
+  });
 }
 
 }  // namespace detail
 
-/// Attention over strided views with its log-sum-exp; see the top of the file for the formula.
+/// Attention over strided views with its log-sum-exp; see the top of the file for the formula. Views may be of
+/// any types; the result has that of q.
 /// \throws std::invalid_argument, std::out_of_range
-template <class S, class E>
-[[nodiscard]] attention_result<S> attention_with_log_sum_exp(heads_view<const S> q, heads_view<const S> k,
-                                                             heads_view<const S> v, const E& encoding,
-                                                             const attention_options& options) {
-  using work = detail::working_t<S>;
-  static_assert(detail::check_encoding<E, work>());
-  const detail::resolved_options call = detail::resolve(options, q, k, v);
-  attention_result<S> result;
-  result.output.setZero(call.query_tokens, call.heads * call.value_dim);
-  result.log_sum_exp.setConstant(call.query_tokens, call.heads, detail::minus_infinity<work>());
-
-  for (index_t kv_head = 0; kv_head < call.kv_heads; ++kv_head) {
-    std::vector<std::vector<work>> keys(static_cast<std::size_t>(call.key_tokens));
-    for (index_t j = call.valid_keys.begin; j < call.valid_keys.end; ++j) {
-      std::vector<work>& key = keys[static_cast<std::size_t>(j)];
-      key = detail::copy_of(k(j, kv_head));
-      detail::rotate_key(encoding, std::span<work>(key), call.key_positions[j]);
-    }
-    for (index_t head = kv_head * call.group; head < (kv_head + 1) * call.group; ++head)
-      for (index_t i = call.valid_queries.begin; i < call.valid_queries.end; ++i) {
-        const auto row = detail::attend(q, keys, v, encoding, call, head, i);
-        for (index_t c = 0; c < call.value_dim; ++c)
-          result.output(i, head * call.value_dim + c) =
-              static_cast<S>(row.output[static_cast<std::size_t>(c)]);
-        result.log_sum_exp(i, head) = static_cast<work>(row.log_sum_exp);
-      }
-  }
-  return result;
-}
-
-/// The same over views through which one could write.
 template <class Q, class K, class V, class E>
-requires(!std::is_const_v<Q> || !std::is_const_v<K> || !std::is_const_v<V>)
-    [[nodiscard]] attention_result<std::remove_const_t<Q>> attention_with_log_sum_exp(
-        heads_view<Q> q, heads_view<K> k, heads_view<V> v, const E& encoding,
-        const attention_options& options) {
-  using S = std::remove_const_t<Q>;
-  return attention_with_log_sum_exp<S>(heads_view<const S>(q), heads_view<const S>(k), heads_view<const S>(v),
-                                       encoding, options);
+[[nodiscard]] attention_result<std::remove_const_t<Q>> attention_with_log_sum_exp(heads_view<Q> q, heads_view<K> k,
+                                                                                  heads_view<V> v,
+                                                                                  const E& encoding,
+                                                                                  const attention_options& options) {
+  return detail::result_of<std::remove_const_t<Q>, std::remove_const_t<Q>, std::remove_const_t<K>,
+                           std::remove_const_t<V>>(q, k, v, encoding, options);
 }
 
 /// The same into the caller's memory; nothing is written when it throws.
 /// \param out tokens × heads × value_dim, apart from q, k and v
 /// \param log_sum_exp ln Z per token and head, or an empty view
-template <class S, class E>
-void attention_into(std::type_identity_t<heads_view<const S>> q, std::type_identity_t<heads_view<const S>> k,
-                    std::type_identity_t<heads_view<const S>> v, const E& encoding,
-                    const attention_options& options, heads_view<S> out,
-                    std::type_identity_t<head_scalars_view<detail::working_t<S>>> log_sum_exp = {}) {
-  detail::check_output(detail::resolve(options, q, k, v), q, k, v, out, log_sum_exp);
-  const attention_result<S> result = attention_with_log_sum_exp<S>(q, k, v, encoding, options);
+template <class Q, class K, class V, class E, class O>
+void attention_into(heads_view<Q> q, heads_view<K> k, heads_view<V> v, const E& encoding,
+                    const attention_options& options, heads_view<O> out,
+                    std::type_identity_t<head_scalars_view<detail::working_t<O>>> log_sum_exp = {}) {
+  detail::check_output(detail::shape_of(q, k, v), q, k, v, out, log_sum_exp);
+  const attention_result<O> result =
+      detail::result_of<O, std::remove_const_t<Q>, std::remove_const_t<K>, std::remove_const_t<V>>(q, k, v, encoding,
+                                                                                                  options);
   for (index_t i = 0; i < out.tokens; ++i)
     for (index_t head = 0; head < out.heads; ++head) {
       for (index_t c = 0; c < out.head_dim; ++c)
@@ -206,11 +302,8 @@ template <class Q, class K, class V, class E>
 [[nodiscard]] auto attention_with_log_sum_exp(const Eigen::MatrixBase<Q>& q, const Eigen::MatrixBase<K>& k,
                                               const Eigen::MatrixBase<V>& v, const E& encoding,
                                               const attention_options& options) {
-  using S = typename Q::Scalar;
-  const readable_matrix<S> q_rows(q), k_rows(k), v_rows(v);
-  const index_t kv_heads = options.kv_heads.value_or(options.heads);
-  return attention_with_log_sum_exp<S>(q_rows.heads(options.heads), k_rows.heads(kv_heads),
-                                       v_rows.heads(kv_heads), encoding, options);
+  const posenc::detail::attention_matrices m(q, k, v, options);
+  return attention_with_log_sum_exp(m.q(), m.k(), m.v(), encoding, options);
 }
 
 /// Attention over matrices or views: the output, tokens × (heads·value_dim), row-major.
@@ -222,5 +315,51 @@ template <class Q, class K, class V, class E>
   return attention_with_log_sum_exp(q, k, v, encoding, options).output;
 }
 
+/// The scores or weights themselves, which attention never keeps: to plot them, or to hand them on. Rows and keys
+/// that are padding get 0 as weights, else −∞. Memory of heads × queries × keys is the caller's.
+/// \param stage how far the scores have come
+/// \throws std::invalid_argument, std::out_of_range; nothing is written then
+template <class Q, class K, class E, class T>
+void scores_into(heads_view<Q> q, heads_view<K> k, const E& encoding, const attention_options& options,
+                 score_stage stage, scores_view<T> out) {
+  using work = detail::work_of_t<Q, K, K>;
+  using sum = detail::sum_t<work>;
+  attention_options without_values = options;
+  without_values.value_dim.reset();
+  const detail::resolved_options call = detail::resolve(without_values, q, k, k);
+  detail::require(out.heads == call.heads && out.queries == call.query_tokens && out.keys == call.key_tokens,
+                  "scores_into: ", out.heads, " x ", out.queries, " x ", out.keys, " given, needed is ",
+                  call.heads, " x ", call.query_tokens, " x ", call.key_tokens);
+  std::vector<T> values(static_cast<std::size_t>(call.heads * call.query_tokens * call.key_tokens),
+                        stage == score_stage::weights ? T(0) : static_cast<T>(detail::minus_infinity<sum>()));
+  detail::with_concrete(encoding, [&](const auto& one) {
+    using concrete = std::remove_cvref_t<decltype(one)>;
+    static_assert(detail::check_encoding<concrete, work>());
+    detail::check_embedded<concrete, work>(options.is_embedded);
+    detail::for_each_row<work>(
+        heads_view<const std::remove_const_t<Q>>(q), heads_view<const std::remove_const_t<K>>(k), one, call,
+        [&](index_t head, const detail::score_row<work, concrete>& row, index_t i) {
+          T* const to = values.data() + (head * call.query_tokens + i) * call.key_tokens;
+          if (stage == score_stage::weights) {
+            const auto softmax = detail::softmax_of(row, call, head);
+            for (std::size_t n = 0; n < softmax.seen.size(); ++n)
+              to[softmax.seen[n]] = static_cast<T>(softmax.weights[n]);
+            return;
+          }
+          for (index_t j = call.valid_keys.begin; j < call.valid_keys.end; ++j) {
+            if (stage == score_stage::biased) {
+              if (const auto score = row.biased(j)) to[j] = static_cast<T>(*score);
+            } else {
+              to[j] = static_cast<T>(stage == score_stage::capped ? row.capped(j) : row.scaled(j));
+            }
+          }
+        });
+  });
+  const T* from = values.data();
+  for (index_t head = 0; head < call.heads; ++head)
+    for (index_t i = 0; i < call.query_tokens; ++i)
+      for (index_t j = 0; j < call.key_tokens; ++j) out(head, i, j) = *from++;
+}
+
 }  // namespace reference
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

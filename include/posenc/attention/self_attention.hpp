@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include <Eigen/Core>
@@ -22,7 +23,7 @@
 #include <posenc/positions.hpp>
 #include <posenc/views.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// reference::attention_with_log_sum_exp as a function object: the attention that is used where none is
 /// passed.
@@ -37,15 +38,21 @@ struct reference_attention {
 /// Adds the positions to a matrix of tokens × model_dim, in place; does nothing for an encoding without the
 /// door *embed*.
 /// \param where one position per row
-/// \throws std::out_of_range when the encoding has no vector for a position. Nothing is written if it is
-/// the first one; rows before it are changed otherwise, so pass a copy where that matters.
+/// \throws std::out_of_range when the encoding has no vector for a position; nothing is written then
 template <class S, class E>
 void embed_rows(row_major_matrix<S>& x, const E& encoding, const positions& where) {
-  static_assert(detail::check_encoding<E, detail::working_t<S>>() && detail::check_embedding<E, S>());
   const positions rows = where.resolve(x.rows(), "token");
-  if constexpr (embeds<E, S>)
-    for (index_t i = 0; i < x.rows(); ++i)
-      encoding.embed(std::span<S>(x.row(i).data(), static_cast<std::size_t>(x.cols())), rows[i]);
+  detail::with_concrete(encoding, [&](const auto& one) {
+    using concrete = std::remove_cvref_t<decltype(one)>;
+    static_assert(detail::check_encoding<concrete, detail::working_t<S>>() &&
+                  detail::check_embedding<concrete, S>());
+    if constexpr (embeds<concrete, S>) {
+      row_major_matrix<S> embedded = x;  // so that a position without a vector leaves x as it was
+      for (index_t i = 0; i < x.rows(); ++i)
+        one.embed(std::span<S>(embedded.row(i).data(), static_cast<std::size_t>(x.cols())), rows[i]);
+      x = std::move(embedded);
+    }
+  });
 }
 
 /// The weights of the layer. x·W: the transpose of what torch.nn.Linear stores.
@@ -90,6 +97,7 @@ struct self_attention {
     detail::require(!options.query_positions.given(),
                     "self_attention: queries are the same tokens as keys; give key_positions only");
     attention_options told = options;
+    told.is_embedded = true;
     if (!told.key_positions.given()) told.key_positions = positions::from(0);
     told.query_positions = told.key_positions;
     row_major_matrix<S> embedded = x;
@@ -99,4 +107,4 @@ struct self_attention {
   }
 };
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -10,7 +10,7 @@
 #include <limits>
 #include <type_traits>
 
-namespace posenc::inline v0_1::detail {
+namespace posenc::inline v0_2::detail {
 
 /// True unless `value` is an infinity or a NaN. A long double beyond the range of double counts as infinite.
 [[nodiscard]] inline bool is_finite(double value) noexcept {
@@ -33,4 +33,4 @@ template <class Scalar>
   return Scalar(-std::numeric_limits<Scalar>::infinity());
 }
 
-}  // namespace posenc::inline v0_1::detail
+}  // namespace posenc::inline v0_2::detail

@@ -14,7 +14,7 @@
 
 #include <posenc/positions.hpp>
 
-namespace posenc::inline v0_1::detail {
+namespace posenc::inline v0_2::detail {
 
 /// A natural number of any size, with the two operations that comparing powers takes.
 class natural {
@@ -88,4 +88,4 @@ struct rung {
   return distance < 0 ? std::uint64_t{0} - bits : bits;
 }
 
-}  // namespace posenc::inline v0_1::detail
+}  // namespace posenc::inline v0_2::detail

@@ -6,7 +6,7 @@
 #include <concepts>
 #include <type_traits>
 
-namespace posenc::inline v0_1::detail {
+namespace posenc::inline v0_2::detail {
 
 /// A 16-bit storage type such as Eigen::half or Eigen::bfloat16: becomes float by itself, but is no
 /// floating-point type of the language. Automatic-differentiation scalars do not convert to float and are
@@ -45,4 +45,4 @@ struct product_type<S, T> {
 template <class S, class T>
 using product_t = typename product_type<working_t<S>, T>::type;
 
-}  // namespace posenc::inline v0_1::detail
+}  // namespace posenc::inline v0_2::detail

@@ -13,7 +13,7 @@
 #include <posenc/positions.hpp>
 #include <posenc/views.hpp>
 
-namespace posenc::inline v0_1::detail {
+namespace posenc::inline v0_2::detail {
 
 /// Only numbers that convert to double are asked; automatic-differentiation scalars pass.
 /// \throws std::invalid_argument when the table is empty or holds a NaN or an infinity.
@@ -51,4 +51,4 @@ inline void require_width(std::size_t given, index_t width, const char* what) {
           width);
 }
 
-}  // namespace posenc::inline v0_1::detail
+}  // namespace posenc::inline v0_2::detail

@@ -38,10 +38,11 @@
 #include <Eigen/Core>
 
 #include <posenc/detail/floating.hpp>
+#include <posenc/encoding.hpp>
 #include <posenc/errors.hpp>
 #include <posenc/positions.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// What ALiBi gives to keys ahead of the query. Under a causal mask nobody sees the difference.
 enum class alibi_form : unsigned char {
@@ -120,6 +121,17 @@ class alibi {
   /// m_h of each query head, whatever was folded into it included.
   [[nodiscard]] std::span<const double> slopes() const noexcept { return slopes_; }
   [[nodiscard]] index_t heads() const noexcept { return static_cast<index_t>(slopes_.size()); }
+
+  /// The bias is made for exactly these heads.
+  [[nodiscard]] index_t bias_heads() const noexcept { return heads(); }
+
+  /// The bias as a line, for kernels. \throws std::invalid_argument when there is no such head.
+  [[nodiscard]] bias_line linear_bias(int head) const {
+    detail::require(head >= 0 && static_cast<std::size_t>(head) < slopes_.size(), "alibi: head ", head,
+                    " asked for, made for ", slopes_.size(), " heads");
+    const double slope = slopes_[static_cast<std::size_t>(head)];
+    return {-slope, form_ == alibi_form::symmetric ? slope : -slope};
+  }
   [[nodiscard]] alibi_form form() const noexcept { return form_; }
 
  private:
@@ -143,4 +155,4 @@ class alibi {
   alibi_form form_;
 };
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

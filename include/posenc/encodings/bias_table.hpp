@@ -15,7 +15,7 @@
 #include <posenc/positions.hpp>
 #include <posenc/views.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// rows × query heads, or rows alone. How the memory is laid out is said by the name of the function that
 /// makes the table:
@@ -72,4 +72,4 @@ class bias_table {
   bool shared_;
 };
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -31,7 +31,7 @@
 #include <posenc/rope/phase.hpp>
 #include <posenc/views.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// How positions find their row.
 struct learned_absolute_options {
@@ -82,7 +82,7 @@ class learned_absolute {
     for (index_t n = 0; n < table.size(); n += 2) {
       const double uniform = (static_cast<double>(bits() >> 11) + 1) * 0x1p-53;
       const double radius = init.stddev * std::sqrt(-2 * std::log(uniform));
-      const cos_sin<double> direction = cos_sin_of<double>(turn{bits(), 0});
+      const cos_sin<double> direction = cos_sin_of<double>(phase{bits(), 0});
       table.data()[n] = static_cast<T>(radius * direction.cos);
       if (n + 1 < table.size()) table.data()[n + 1] = static_cast<T>(radius * direction.sin);
     }
@@ -117,4 +117,4 @@ class learned_absolute {
   index_t row_offset_;
 };
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -13,7 +13,7 @@
 #include <posenc/errors.hpp>
 #include <posenc/positions.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// Position-dependent logit scale. Models multiply the query by it; on the score it is the same.
 ///
@@ -60,4 +60,4 @@ class logit_scale {
   position first_;
 };
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -30,7 +30,7 @@
 #include <posenc/rope/axes.hpp>
 #include <posenc/rope/rotation.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// The three ways in which vision towers turn by row and column.
 enum class vision_form : unsigned char {
@@ -106,6 +106,12 @@ class multi_axis_rope {
     rotation_.template apply<T>(head, token, rotation_side::query);
   }
 
+  /// Rotates the query or key of a token that stands at `place` on the axes, in place (positions::on_axes).
+  template <class S>
+  void rotate_on_axes(std::span<S> head, const axis_positions& place) const {
+    rotation_.template apply_on_axes<T>(head, place);
+  }
+
   /// cos φ and sin φ of one pair for token `token`, without the attention factor.
   [[nodiscard]] cos_sin<T> angle(index_t pair, position token) const {
     rotation_.check_token(token);
@@ -125,7 +131,7 @@ class multi_axis_rope {
   [[nodiscard]] std::span<const int> axis_of_pair() const noexcept { return rotation_.axis_of_pair; }
 
   /// m, which multiplies cos and sin of queries and of keys.
-  [[nodiscard]] double attention_factor() const noexcept { return rotation_.magnitude; }
+  [[nodiscard]] double attention_factor() const noexcept { return rotation_.attention_factor; }
 
   /// The settled description, for kernels.
   [[nodiscard]] const rotation& lowered() const noexcept { return rotation_; }
@@ -164,4 +170,4 @@ class multi_axis_rope {
   rotation rotation_;
 };
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

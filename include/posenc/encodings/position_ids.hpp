@@ -23,7 +23,7 @@
 
 #include <posenc/positions.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 namespace detail {
 /// Token n, counted from 0, gets first + n; padding gets `padding`.
@@ -56,4 +56,4 @@ template <std::ranges::input_range Mask>
   return detail::running_positions(is_token, 0, 0);
 }
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -26,7 +26,7 @@
 #include <posenc/errors.hpp>
 #include <posenc/positions.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// One number per clipped distance, shared or per query head.
 ///
@@ -47,6 +47,11 @@ class relative_bias {
 
   [[nodiscard]] const relative_clip& clip() const noexcept { return clip_; }
   [[nodiscard]] const bias_table<T>& table() const noexcept { return table_; }
+
+  /// The farther clip, from which on the bias stays what it is.
+  [[nodiscard]] position bias_reach() const noexcept { return (std::max)(clip_.left, clip_.right); }
+  /// The heads of the table; 0 where they share one column.
+  [[nodiscard]] index_t bias_heads() const noexcept { return table_.heads().value_or(0); }
 
  private:
   relative_clip clip_;
@@ -100,4 +105,4 @@ class deberta_log_buckets {
   std::vector<position> first_of_bucket_;  // [k−1]: the smallest distance of bucket mid + k
 };
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -14,7 +14,7 @@
 #include <posenc/positions.hpp>
 #include <posenc/required.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// In which direction the rows of a relative table run.
 enum class relative_direction : unsigned char {
@@ -58,4 +58,4 @@ inline void check_clip(const relative_clip& clip, index_t rows, const char* what
 }
 }  // namespace detail
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -27,7 +27,7 @@
 #include <posenc/positions.hpp>
 #include <posenc/views.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// A vector per clipped distance on the key side.
 ///
@@ -89,4 +89,4 @@ class shaw_with_values : public shaw<T> {
   row_major_matrix<T> value_;
 };
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

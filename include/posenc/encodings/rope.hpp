@@ -35,7 +35,7 @@
 #include <posenc/rope/rotation.hpp>
 #include <posenc/rope/scaling.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// How angles are formed.
 enum class angle_mode : unsigned char {
@@ -70,13 +70,13 @@ namespace detail {
 }
 
 /// Puts a ladder into a rotation. \throws std::invalid_argument when a frequency is refused by
-/// turn_per_token or their number is not that of the pairs.
+/// phase_of_frequency or their number is not that of the pairs.
 inline void set_ladder(rotation& target, const frequency_ladder<long double>& ladder) {
   require(static_cast<index_t>(ladder.inv_freq.size()) == target.pairs(), "rope: ", ladder.inv_freq.size(),
           " frequencies given for ", target.pairs(), " pairs");
-  target.turns_per_token.clear();
-  for (const long double w : ladder.inv_freq) target.turns_per_token.push_back(turn_per_token(w, "rope"));
-  target.magnitude = ladder.attention_factor;
+  target.phase_per_token.clear();
+  for (const long double w : ladder.inv_freq) target.phase_per_token.push_back(phase_of_frequency(w, "rope"));
+  target.attention_factor = ladder.attention_factor;
 }
 
 /// Frequencies as numbers that can be shown: rounded to double.
@@ -108,7 +108,7 @@ class rope {
     const index_t r = detail::checked_rotary_dim(options);
     const rotary_shape shape{options.head_dim, r, options.base};
     rotation_ = {
-        .head_dim = options.head_dim, .offset = options.rotary_offset, .width = r, .layout = options.pairing};
+        .head_dim = options.head_dim, .offset = options.rotary_offset, .rotary_dim = r, .pairing = options.pairing};
     if (r == 0) return;
     set_ladder(scaling.template ladder<long double>(shape, context_length));
     if (options.angles == angle_mode::framework_float32)
@@ -140,7 +140,7 @@ class rope {
   [[nodiscard]] std::span<const double> inv_freq() const noexcept { return inv_freq_; }
 
   /// m, which multiplies cos and sin of queries and of keys.
-  [[nodiscard]] double attention_factor() const noexcept { return rotation_.magnitude; }
+  [[nodiscard]] double attention_factor() const noexcept { return rotation_.attention_factor; }
 
   /// The settled description, for kernels.
   [[nodiscard]] const rotation& lowered() const noexcept { return rotation_; }
@@ -155,4 +155,4 @@ class rope {
   std::vector<double> inv_freq_;
 };
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

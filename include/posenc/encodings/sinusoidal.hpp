@@ -42,7 +42,7 @@
 #include <posenc/rope/phase.hpp>
 #include <posenc/views.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// Which frequencies in which channels; see the table at the top of sinusoidal.hpp.
 enum class sinusoid : unsigned char {
@@ -101,7 +101,7 @@ class sinusoidal {
                                        ? static_cast<long double>(2 * p) / static_cast<long double>(d)
                                        : static_cast<long double>(p) / static_cast<long double>(half - 1);
       const long double w = std::pow(static_cast<long double>(options.base), -exponent);
-      turns_per_token_.push_back(detail::turn_per_token(w, "sinusoidal"));
+      phase_per_token_.push_back(detail::phase_of_frequency(w, "sinusoidal"));
       inv_freq_.push_back(static_cast<double>(w));
     }
   }
@@ -148,7 +148,7 @@ class sinusoidal {
 
   /// cos and sin of position·w_p.
   [[nodiscard]] cos_sin<T> angle(index_t pair, position p) const noexcept {
-    return cos_sin_of<T>(turns_per_token_[static_cast<std::size_t>(pair)] * p);
+    return cos_sin_of<T>(phase_per_token_[static_cast<std::size_t>(pair)] * p);
   }
 
   /// The channels of the sine and of the cosine of a pair; the cosine lies at `width` where an odd width
@@ -183,7 +183,7 @@ class sinusoidal {
 
   sinusoidal_options options_;
   std::vector<double> inv_freq_;
-  std::vector<turn> turns_per_token_;
+  std::vector<phase> phase_per_token_;
 };
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -38,7 +38,7 @@
 #include <posenc/positions.hpp>
 #include <posenc/required.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// What T5's configuration says about its buckets.
 struct t5_bucket_options {
@@ -115,9 +115,14 @@ class t5_bias {
   [[nodiscard]] std::span<const position> thresholds() const noexcept { return buckets_.thresholds(); }
   [[nodiscard]] const bias_table<T>& table() const noexcept { return table_; }
 
+  /// The distance of the last bucket, from which on the bias stays what it is.
+  [[nodiscard]] position bias_reach() const noexcept { return thresholds().back(); }
+  /// The heads of the table; 0 where they share one column.
+  [[nodiscard]] index_t bias_heads() const noexcept { return table_.heads().value_or(0); }
+
  private:
   t5_buckets buckets_;
   bias_table<T> table_;
 };
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

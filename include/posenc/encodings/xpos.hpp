@@ -20,7 +20,7 @@
 
 #include <posenc/encodings/rope.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// What an xPos is. The pairs are those of the options; torchscale pairs interleaved channels.
 struct xpos_options {
@@ -40,7 +40,7 @@ class xpos {
                     " must be positive");
     detail::require(detail::is_finite(options.scale_base) && options.scale_base > 0, "xpos: scale_base ",
                     options.scale_base, " must be positive");
-    const long double gamma = options.gamma, width = static_cast<long double>(rotation_.width);
+    const long double gamma = options.gamma, width = static_cast<long double>(rotation_.rotary_dim);
     for (index_t p = 0; p < rotation_.pairs(); ++p) {
       const long double zeta = (2 * static_cast<long double>(p) / width + gamma) / (1 + gamma);
       rotation_.growth_per_token.push_back(std::log(zeta) / static_cast<long double>(options.scale_base));
@@ -65,7 +65,7 @@ class xpos {
 
   /// What multiplies pair `pair` of a query (or key) at position `p`.
   [[nodiscard]] double growth(index_t pair, position p, rotation_side side) const noexcept {
-    return rotation_.magnitude_at(pair, p, side);
+    return rotation_.attention_factor_at(pair, p, side);
   }
 
   /// Radians per token of each pair.
@@ -79,4 +79,4 @@ class xpos {
   rotation rotation_;
 };
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

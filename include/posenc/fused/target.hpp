@@ -6,7 +6,7 @@
 ///   to be linked. Translation units with different flags may meet in one program: everything that depends on
 ///   them is a template over its own `this_isa`.
 /// - When one .cpp of the program defines POSENC_FUSED_IMPLEMENTATION and includes posenc/fused/dispatch.hpp,
-///   every call in the program takes the best instruction set of the machine it runs on. The .cpp has to be
+///   every problem in the program takes the best instruction set of the machine it runs on. The .cpp has to be
 ///   linked as an object, since a linker does not pull it out of a static library for a weak reference.
 /// - With POSENC_FUSED_DISPATCH_ONLY defined a translation unit compiles no kernels, which saves its compile
 ///   time; the program then needs that .cpp.
@@ -14,7 +14,7 @@
 
 #include <posenc/fused/problem.hpp>
 
-namespace posenc::inline v0_1::detail::fused_kernels {
+namespace posenc::inline v0_2::detail::fused_kernels {
 
 /// The kernels of the best instruction set, in programs that have them (posenc/fused/dispatch.hpp).
 #if defined(POSENC_FUSED_DISPATCH_ONLY)
@@ -23,24 +23,26 @@ namespace posenc::inline v0_1::detail::fused_kernels {
 [[nodiscard, gnu::weak]] fused_problem::kernel_table dispatched_table() noexcept;
 #endif
 
-}  // namespace posenc::inline v0_1::detail::fused_kernels
+}  // namespace posenc::inline v0_2::detail::fused_kernels
 
 #if defined(POSENC_FUSED_DISPATCH_ONLY)
 
-namespace posenc::inline v0_1::detail::fused_kernels {
+namespace posenc::inline v0_2::detail::fused_kernels {
 struct this_isa {
   [[nodiscard]] static fused_problem::kernel_table kernels() noexcept { return dispatched_table(); }
 };
-}  // namespace posenc::inline v0_1::detail::fused_kernels
+}  // namespace posenc::inline v0_2::detail::fused_kernels
+/// The namespace of what depends on the instruction set.
+#define POSENC_FUSED_ISA dispatched
 
 #else
 
 #include <posenc/fused/highway.hpp>
 
-#include <posenc/fused/kernels-inl.hpp>
+#include <posenc/fused/kernels/entry-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
-namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
+namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 /// Stands for the instruction set of this translation unit in the names of what depends on it.
 struct this_isa {
   [[nodiscard]] static kernel_table kernels() noexcept {
@@ -50,11 +52,12 @@ struct this_isa {
     return table();
   }
 };
-}  // namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE
+}  // namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-namespace posenc::inline v0_1::detail::fused_kernels {
+namespace posenc::inline v0_2::detail::fused_kernels {
 using HWY_NAMESPACE::this_isa;
-}  // namespace posenc::inline v0_1::detail::fused_kernels
+}  // namespace posenc::inline v0_2::detail::fused_kernels
+#define POSENC_FUSED_ISA HWY_NAMESPACE
 
 #endif

@@ -12,7 +12,7 @@
 #include <posenc/models/gguf_model.hpp>
 #include <posenc/models/huggingface.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// True when a file begins as GGUF files do. False also when it cannot be read.
 [[nodiscard]] inline bool is_gguf(const std::filesystem::path& path) {
@@ -29,4 +29,4 @@ namespace posenc::inline v0_1 {
   return is_gguf(path) ? read_gguf_model(path, gguf) : read_huggingface(path, huggingface);
 }
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

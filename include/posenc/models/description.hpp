@@ -29,7 +29,7 @@
 #include <posenc/rope/axes.hpp>
 #include <posenc/rope/scaling.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// The kinds of encoding that a model file can ask for.
 enum class encoding_kind : unsigned char { none, rope, alibi, t5_bias, learned_absolute, sinusoidal };
@@ -246,4 +246,4 @@ inline void check_ropes(const model_description& model) {
   return (void)model.encodings.front().rope(), model.encodings.front();
 }
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -40,7 +40,7 @@
 #include <posenc/errors.hpp>
 #include <posenc/positions.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// The types of metadata values, with the numbers the format gives them.
 enum class gguf_type : std::uint32_t {
@@ -646,4 +646,4 @@ inline const std::vector<std::string>* gguf_file::texts(std::string_view key) co
   return &list->strings;
 }
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

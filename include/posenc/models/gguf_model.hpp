@@ -37,7 +37,7 @@
 #include <posenc/rope/axes.hpp>
 #include <posenc/rope/pairing.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// Where llama.cpp computes something else than the authors of a model.
 struct gguf_options {
@@ -93,12 +93,12 @@ class reader {
     if (!name) fail<format_error>("GGUF: there is no key general.architecture");
     architecture_ = *name;
     out_.model_type = architecture_;
-    layout_ = pairing_of_architecture();
+    pairing_ = pairing_of_architecture();
     out_.layers = needed("block_count", 1, most_layers);
     out_.heads = widest_of("attention.head_count").value_or(0);
     out_.kv_heads = widest_of("attention.head_count_kv").value_or(out_.heads);
     out_.context_length = count("context_length", 1, most_positions);
-    layout_ ? read_rotary() : read_other_kind();
+    pairing_ ? read_rotary() : read_other_kind();
     std::erase_if(out_.encodings, [](const encoding_description& one) { return one.layers.empty(); });
     check_ropes(out_);
     return std::move(out_);
@@ -364,7 +364,7 @@ class reader {
 
   void describe_rope(const layer_kind& kind, index_t width, encoding_description& encoding) {
     const bool local = kind.local;
-    rope_description rope{.options = {.head_dim = width, .base = base_of(local), .pairing = *layout_}};
+    rope_description rope{.options = {.head_dim = width, .base = base_of(local), .pairing = *pairing_}};
     const index_t stated = count("rope.dimension_count", 0, widest).value_or(width);
     rope.options.rotary_dim =
         local ? count("rope.dimension_count_swa", 0, widest).value_or((std::min)(stated, width)) : stated;
@@ -418,21 +418,21 @@ class reader {
     const std::string type = file_.text(key_of("rope.scaling.type")).value_or("linear");
     const double stated = number("rope.scaling.factor").value_or(number("rope.scale_linear").value_or(0));
     const double factor = stated == 0 ? 1 : stated;
-    const double magnitude = number("rope.scaling.attn_factor").value_or(1);
+    const double attn_factor = number("rope.scaling.attn_factor").value_or(1);
     const bool has_sets = file_.find_tensor("rope_factors_long.weight") != nullptr;
-    if (type == "longrope" || (has_sets && type != "yarn")) return longrope_of(magnitude);
+    if (type == "longrope" || (has_sets && type != "yarn")) return longrope_of(attn_factor);
     if (type == "yarn" && number("rope.scaling.yarn_ext_factor").value_or(-1) != 0)
-      return yarn_of(factor, magnitude, encoding);
+      return yarn_of(factor, attn_factor, encoding);
     if (type != "none" && type != "linear" && type != "yarn")
       refuse("rope.scaling.type ", type, " is not known; known are none, linear, yarn, longrope");
-    if (magnitude != 1) refuse("rope.scaling.attn_factor ", magnitude, " with scaling type ", type);
+    if (attn_factor != 1) refuse("rope.scaling.attn_factor ", attn_factor, " with scaling type ", type);
     if (const auto stretch = number("rope.scaling.alpha"); stretch && *stretch != 0)
       return theta_scaling{.factor = *stretch};
     if (type == "none" || factor == 1) return no_scaling{};
     return position_interpolation{.factor = factor};
   }
 
-  [[nodiscard]] yarn yarn_of(double factor, double magnitude, encoding_description& encoding) const {
+  [[nodiscard]] yarn yarn_of(double factor, double attn_factor, encoding_description& encoding) const {
     const double extension = number("rope.scaling.yarn_ext_factor").value_or(-1);
     if (extension > 0 && extension != 1)
       refuse("rope.scaling.yarn_ext_factor ", extension, ": only 0 and 1 are known");
@@ -443,18 +443,18 @@ class reader {
     double all_dim = number("rope.scaling.yarn_log_multiplier").value_or(0);
     if (is({"deepseek2", "mistral4"})) {
       all_dim /= 0.1;  // these files hold 0.1·mscale_all_dim
-      const double m = yarn::magnitude(factor, all_dim);
+      const double m = yarn::attention_factor_of(factor, all_dim);
       encoding.softmax_scale = *encoding.softmax_scale * m * m;
       // mscale is not in the file; it equals mscale_all_dim in the published models.
-      scheme.attention_factor = magnitude * (all_dim == 0 ? yarn::magnitude(factor, 1) : 1);
+      scheme.attention_factor = attn_factor * (all_dim == 0 ? yarn::attention_factor_of(factor, 1) : 1);
     } else {
       scheme.attention_factor =
-          magnitude * yarn::magnitude(factor, 1) / (all_dim == 0 ? 1 : yarn::magnitude(factor, all_dim));
+          attn_factor * yarn::attention_factor_of(factor, 1) / (all_dim == 0 ? 1 : yarn::attention_factor_of(factor, all_dim));
     }
     return scheme;
   }
 
-  [[nodiscard]] longrope longrope_of(double magnitude) const {
+  [[nodiscard]] longrope longrope_of(double attn_factor) const {
     longrope scheme;
     for (const auto& [name, list] : {std::pair{"rope_factors_short.weight", &scheme.short_factor},
                                      std::pair{"rope_factors_long.weight", &scheme.long_factor}}) {
@@ -464,7 +464,7 @@ class reader {
     }
     scheme.original_context = original_context();
     scheme.max_context = static_cast<double>(*out_.context_length);
-    scheme.attention_factor = magnitude;
+    scheme.attention_factor = attn_factor;
     return scheme;
   }
 
@@ -503,7 +503,7 @@ class reader {
   const tensor_source& tensor_bytes_;
   gguf_options options_;
   std::string architecture_;
-  std::optional<pairing> layout_;
+  std::optional<posenc::pairing> pairing_;
   index_t window_ = 0;
   bool warned_base_ = false;
   std::vector<double> divisors_;
@@ -545,4 +545,4 @@ class reader {
       file, [&](const gguf_tensor& tensor) { return read_tensor_bytes(path, tensor); }, options);
 }
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

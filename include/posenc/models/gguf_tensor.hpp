@@ -26,7 +26,7 @@
 #include <posenc/positions.hpp>
 #include <posenc/views.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 namespace detail {
 
@@ -92,4 +92,4 @@ inline void dequantise_q4_1(const std::byte* block, float* to) noexcept {
   return values;
 }
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

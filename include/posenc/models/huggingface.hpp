@@ -45,7 +45,7 @@
 #include <posenc/rope/axes.hpp>
 #include <posenc/rope/pairing.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// Where systems disagree about one config.json.
 struct huggingface_options {
@@ -989,4 +989,4 @@ template <std::floating_point T>
   return make_rope<T>(description, options.length);
 }
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -22,7 +22,7 @@
 #include <posenc/errors.hpp>
 #include <posenc/positions.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 namespace detail {
 
@@ -231,4 +231,4 @@ class json_object {
 };
 
 }  // namespace detail
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -36,7 +36,7 @@
 #include <posenc/positions.hpp>
 #include <posenc/views.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// One tensor of a safetensors file, row-major.
 struct safetensors_tensor {
@@ -231,4 +231,4 @@ requires(std::same_as<T, float> || std::same_as<T, std::int32_t>)
                                                    static_cast<index_t>(tensor.extents.back()));
 }
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -17,7 +17,7 @@
 #include <posenc/positions.hpp>
 #include <posenc/rope/scaling.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 namespace detail {
 
@@ -125,4 +125,4 @@ class what_if_numbers {
   return result;
 }
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

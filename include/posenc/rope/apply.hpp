@@ -19,28 +19,21 @@
 #include <posenc/rope/rotation.hpp>
 #include <posenc/views.hpp>
 
-namespace posenc::inline v0_1 {
-
-/// An encoding that comes down to one rotation: rope, multi_axis_rope, xpos, or a rotation's owner of one's
-/// own.
-template <class E>
-concept lowers_to_rotation = requires(const E& encoding) {
-  { encoding.lowered() } -> std::convertible_to<const rotation&>;
-};
+namespace posenc::inline v0_2 {
 
 namespace detail {
 
-/// The angles and magnitudes of one token, shared by all its heads.
+/// The angles and attention factors of one token, shared by all its heads.
 template <class T>
-struct token_turn {
+struct token_rotation {
   std::vector<cos_sin<T>> angles;
-  std::vector<T> magnitudes;
+  std::vector<T> factors;
 
   void set(const rotation& by, position token, rotation_side side) {
-    angles.clear(), magnitudes.clear();
+    angles.clear(), factors.clear();
     for (index_t pair = 0; pair < by.pairs(); ++pair) {
       angles.push_back(by.cos_sin_at<T>(pair, token));
-      magnitudes.push_back(static_cast<T>(by.magnitude_at(pair, token, side)));
+      factors.push_back(static_cast<T>(by.attention_factor_at(pair, token, side)));
     }
   }
 
@@ -48,7 +41,7 @@ struct token_turn {
   void apply(const rotation& by, std::span<S> head) const noexcept {
     for (index_t pair = 0; pair < by.pairs(); ++pair)
       by.turn_pair(head, pair, angles[static_cast<std::size_t>(pair)],
-                   magnitudes[static_cast<std::size_t>(pair)]);
+                   factors[static_cast<std::size_t>(pair)]);
   }
 };
 
@@ -60,10 +53,10 @@ template <class S, class E>
 void rotate_checked(heads_view<S> heads, const E& encoding, const positions& where, rotation_side side) {
   if constexpr (lowers_to_rotation<E>) {
     const rotation& by = encoding.lowered();
-    token_turn<angle_t<S>> turn_of_token;
+    token_rotation<angle_t<S>> rotation_of_token;
     for (index_t token = 0; token < heads.tokens; ++token) {
-      turn_of_token.set(by, where[token], side);
-      for (index_t head = 0; head < heads.heads; ++head) turn_of_token.apply(by, heads(token, head));
+      rotation_of_token.set(by, where[token], side);
+      for (index_t head = 0; head < heads.heads; ++head) rotation_of_token.apply(by, heads(token, head));
     }
   } else {
     for (index_t token = 0; token < heads.tokens; ++token)
@@ -118,7 +111,7 @@ void rotate_heads(std::type_identity_t<heads_view<const S>> from, heads_view<S> 
 
 /// Moves rotated keys in a cache by `offset` tokens, in place (a context shift): the key of position j
 /// becomes the key of position j + offset. One more rotation by the offset, whatever the positions were, with
-/// magnitude 1: m is in the keys already. Channels that do not turn are not touched. Shifts add up, to
+/// attention factor 1: m is in the keys already. Channels that do not turn are not touched. Shifts add up, to
 /// rounding; 16-bit keys lose a little each time (attention over unrotated keys has no such loss: there a
 /// shift is a change of integers).
 ///
@@ -136,12 +129,12 @@ void shift_keys(heads_view<S> keys, const E& encoding, position offset) {
   detail::require(keys.empty() || keys.head_dim == by.head_dim, "shift_keys: heads of ", keys.head_dim,
                   " channels, the encoding turns heads of ", by.head_dim);
   rotation step = by;
-  step.magnitude = 1;
+  step.attention_factor = 1;
   step.growth_origin = 0;
-  detail::token_turn<detail::angle_t<S>> turn_by_offset;
-  turn_by_offset.set(step, offset, rotation_side::key);
+  detail::token_rotation<detail::angle_t<S>> rotation_by_offset;
+  rotation_by_offset.set(step, offset, rotation_side::key);
   for (index_t token = 0; token < keys.tokens; ++token)
-    for (index_t head = 0; head < keys.heads; ++head) turn_by_offset.apply(step, keys(token, head));
+    for (index_t head = 0; head < keys.heads; ++head) rotation_by_offset.apply(step, keys(token, head));
 }
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

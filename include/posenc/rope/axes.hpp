@@ -15,7 +15,7 @@
 #include <posenc/positions.hpp>
 #include <posenc/rope/rotation.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// The axes of axis_positions.
 inline constexpr int time_axis = 0, height_axis = 1, width_axis = 2, extra_axis = 3;
@@ -138,4 +138,4 @@ class axis_position_builder {
   return table;
 }
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -24,7 +24,7 @@
 #include <posenc/rope/pairing.hpp>
 #include <posenc/views.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// Which channels of a head change places, and in which direction.
 struct pairing_conversion {
@@ -37,16 +37,16 @@ struct pairing_conversion {
   /// The permutation of one head: channel c of the result is channel source()[c] of the original. Channels
   /// that do not turn stay where they are. \throws std::invalid_argument when the widths mean nothing.
   [[nodiscard]] std::vector<index_t> source() const {
-    const index_t width = rotary_dim.value_or(head_dim - rotary_offset);
-    detail::require(head_dim >= 1 && rotary_offset >= 0 && width >= 0 && width % 2 == 0 &&
-                        width <= head_dim - rotary_offset,
-                    "convert_pairing: an even rotary width within the head is needed, not ", width,
+    const index_t rotary = rotary_dim.value_or(head_dim - rotary_offset);
+    detail::require(head_dim >= 1 && rotary_offset >= 0 && rotary >= 0 && rotary % 2 == 0 &&
+                        rotary <= head_dim - rotary_offset,
+                    "convert_pairing: an even rotary width within the head is needed, not ", rotary,
                     " channels from ", rotary_offset, " of ", head_dim);
     std::vector<index_t> order(static_cast<std::size_t>(head_dim));
     for (std::size_t c = 0; c < order.size(); ++c) order[c] = static_cast<index_t>(c);
-    for (index_t pair = 0; pair < width / 2; ++pair) {
-      const auto [old_first, old_second] = channels_of_pair(from, width, pair);
-      const auto [new_first, new_second] = channels_of_pair(to, width, pair);
+    for (index_t pair = 0; pair < rotary / 2; ++pair) {
+      const auto [old_first, old_second] = channels_of_pair(from, rotary, pair);
+      const auto [new_first, new_second] = channels_of_pair(to, rotary, pair);
       order[static_cast<std::size_t>(rotary_offset + new_first)] = rotary_offset + old_first;
       order[static_cast<std::size_t>(rotary_offset + new_second)] = rotary_offset + old_second;
     }
@@ -116,4 +116,4 @@ template <class Derived>
   return result;
 }
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -11,7 +11,7 @@
 
 #include <posenc/positions.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// What a scaling scheme is told about the rotary slice of a head.
 struct rotary_shape {
@@ -22,7 +22,7 @@ struct rotary_shape {
   [[nodiscard]] index_t pairs() const noexcept { return rotary_dim / 2; }
 };
 
-/// One inverse frequency per pair, in radians per token, and the magnitude m that multiplies cos and sin.
+/// One inverse frequency per pair, in radians per token, and the attention factor m that multiplies cos and sin.
 template <std::floating_point Real>
 struct frequency_ladder {
   std::vector<Real> inv_freq;
@@ -83,7 +83,7 @@ template <std::floating_point Real>
 }
 
 /// A context-extension scheme: a plain value with one pure function from the shape of the rotary slice (and,
-/// for schemes that depend on it, the length of the sequence) to frequencies and magnitude.
+/// for schemes that depend on it, the length of the sequence) to frequencies and attention factor.
 ///
 ///     struct my_scaling {
 ///       template <std::floating_point Real>
@@ -107,4 +107,4 @@ struct no_scaling {
   }
 };
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -27,7 +27,7 @@
 #include <posenc/errors.hpp>
 #include <posenc/positions.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// The cosine and sine of one angle.
 template <std::floating_point T>
@@ -38,12 +38,12 @@ struct cos_sin {
 
 /// A fraction of a full turn, (hi·2^64 + lo) / 2^128: the phase of a rotation, or how far it turns per token.
 /// Arithmetic wraps around at a whole turn, which is what phases do.
-struct turn {
+struct phase {
   std::uint64_t hi = 0;
   std::uint64_t lo = 0;
 
   /// The fraction of a turn that `radians` covers. Any finite value; whole turns drop out.
-  [[nodiscard]] static turn from_radians(long double radians) noexcept {
+  [[nodiscard]] static phase from_radians(long double radians) noexcept {
     constexpr long double two_to_64 = 18446744073709551616.0L;
     const long double turns = radians / (2 * std::numbers::pi_v<long double>);
     const long double fraction = turns - std::floor(turns);
@@ -54,22 +54,22 @@ struct turn {
     return {upper, lower};
   }
 
-  [[nodiscard]] friend constexpr turn operator+(turn a, turn b) noexcept {
+  [[nodiscard]] friend constexpr phase operator+(phase a, phase b) noexcept {
     const std::uint64_t low_sum = a.lo + b.lo;
     return {a.hi + b.hi + (low_sum < a.lo ? 1u : 0u), low_sum};
   }
 
-  [[nodiscard]] constexpr turn operator-() const noexcept { return {~hi + (lo == 0 ? 1u : 0u), ~lo + 1u}; }
+  [[nodiscard]] constexpr phase operator-() const noexcept { return {~hi + (lo == 0 ? 1u : 0u), ~lo + 1u}; }
 
   /// The phase after `p` tokens, exactly, modulo one turn.
-  [[nodiscard]] friend constexpr turn operator*(turn per_token, position p) noexcept {
+  [[nodiscard]] friend constexpr phase operator*(phase per_token, position p) noexcept {
     const std::uint64_t steps =
         p < 0 ? std::uint64_t{0} - static_cast<std::uint64_t>(p) : static_cast<std::uint64_t>(p);
-    const turn forward{per_token.hi * steps + high_product(per_token.lo, steps), per_token.lo * steps};
+    const phase forward{per_token.hi * steps + high_product(per_token.lo, steps), per_token.lo * steps};
     return p < 0 ? -forward : forward;
   }
 
-  [[nodiscard]] friend constexpr bool operator==(turn, turn) noexcept = default;
+  [[nodiscard]] friend constexpr bool operator==(phase, phase) noexcept = default;
 
  private:
   [[nodiscard]] static constexpr std::uint64_t high_product(std::uint64_t a, std::uint64_t b) noexcept {
@@ -85,12 +85,12 @@ namespace detail {
 /// The fraction of a turn that a frequency covers per token.
 /// \throws std::invalid_argument when it is not finite, or so large that the last line but one of the table
 /// would not hold even at position 1. (Frameworks make NaN or noise of such frequencies.)
-[[nodiscard]] inline turn turn_per_token(long double radians, const char* what) {
+[[nodiscard]] inline phase phase_of_frequency(long double radians, const char* what) {
   constexpr double limit = 0x1p26;
   const auto shown = static_cast<double>(radians);
   require(is_finite(shown) && std::abs(shown) <= limit, what, ": a frequency of ", shown,
           " radians per token is not within ±", limit, " (2^26), where angles are exact");
-  return turn::from_radians(radians);
+  return phase::from_radians(radians);
 }
 }  // namespace detail
 
@@ -98,12 +98,12 @@ namespace detail {
 /// zero of cos or sin keep their relative precision; what is left (at most π/4) is evaluated in double, or in
 /// T where T is wider.
 template <std::floating_point T>
-[[nodiscard]] cos_sin<T> cos_sin_of(turn phase) noexcept {
+[[nodiscard]] cos_sin<T> cos_sin_of(phase at) noexcept {
   using work = decltype(T{} + double{});
-  const std::uint64_t quarter = (phase.hi + (std::uint64_t{1} << 61)) >> 62;
-  const auto rest_hi = static_cast<std::int64_t>(phase.hi - (quarter << 62));
+  const std::uint64_t quarter = (at.hi + (std::uint64_t{1} << 61)) >> 62;
+  const auto rest_hi = static_cast<std::int64_t>(at.hi - (quarter << 62));
   const work turns = static_cast<work>(rest_hi) * static_cast<work>(0x1p-64) +
-                     static_cast<work>(phase.lo) * static_cast<work>(0x1p-128);
+                     static_cast<work>(at.lo) * static_cast<work>(0x1p-128);
   const work angle = turns * (2 * std::numbers::pi_v<work>);
   const T c = static_cast<T>(std::cos(angle));
   const T s = static_cast<T>(std::sin(angle));
@@ -119,4 +119,4 @@ template <std::floating_point T>
   }
 }
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -4,7 +4,6 @@
 /// turned.
 #pragma once
 
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <span>
@@ -16,14 +15,10 @@
 #include <posenc/rope/pairing.hpp>
 #include <posenc/rope/phase.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// Which of the two vectors of a score a rotation is applied to. Only xPos treats them differently.
 enum class rotation_side : unsigned char { query, key };
-
-/// Positions on up to four axes (time, height, width, extra), for encodings whose pairs follow different
-/// axes.
-using axis_positions = std::array<position, 4>;
 
 /// A rotation of channel pairs with all its parameters settled: RoPE under any scaling, multi-axis RoPE and
 /// xPos.
@@ -32,16 +27,16 @@ using axis_positions = std::array<position, 4>;
 ///
 ///     ( a·cos φ − b·sin φ,  a·sin φ + b·cos φ ) · m · exp(±g_p·position)
 ///
-/// with φ = position · 2π·turns_per_token[p], m = `magnitude` and g_p = `growth_per_token[p]` (+ for queries,
-/// − for keys; absent except in xPos). Channels outside [offset, offset + width) are left alone, magnitude
+/// with φ = position · 2π·phase_per_token[p], m = `attention_factor` and g_p = `growth_per_token[p]` (+ for queries,
+/// − for keys; absent except in xPos). Channels outside [offset, offset + rotary_dim) are left alone, attention_factor
 /// included. A plain value: encodings build it, the reference and the fused kernels read it.
 struct rotation {
   index_t head_dim = 0;
   index_t offset = 0;  ///< the first rotary channel
-  index_t width = 0;   ///< rotary channels, even
-  pairing layout = pairing::half_split;
-  std::vector<turn> turns_per_token{};  ///< one per pair
-  double magnitude = 1;  ///< on queries and on keys, so the rotated part of a score carries its square
+  index_t rotary_dim = 0;  ///< rotary channels, even
+  posenc::pairing pairing = posenc::pairing::half_split;
+  std::vector<phase> phase_per_token{};  ///< one per pair
+  double attention_factor = 1;  ///< on queries and on keys, so the rotated part of a score carries its square
 
   /// xPos: g_p in nepers per token; empty otherwise. Wide, because the exponent multiplies it by a position.
   std::vector<long double> growth_per_token{};
@@ -62,7 +57,7 @@ struct rotation {
   /// Multi-axis: false in vision towers, where a token outside the table stands nowhere.
   bool text_follows = true;
 
-  [[nodiscard]] index_t pairs() const noexcept { return width / 2; }
+  [[nodiscard]] index_t pairs() const noexcept { return rotary_dim / 2; }
 
   /// True where R(i)ᵀR(j) = R(j−i) to the last bit of the phase, so that a kernel may split positions as it
   /// likes.
@@ -86,25 +81,30 @@ struct rotation {
     return axis_positions_of_token[static_cast<std::size_t>(token)][axis];
   }
 
-  /// cos φ and sin φ of pair `pair` for the token at `token`, magnitude and growth not included.
+  /// cos φ and sin φ of pair `pair` for the token at `token`, attention_factor and growth not included.
   template <std::floating_point T>
   [[nodiscard]] cos_sin<T> cos_sin_at(index_t pair, position token) const noexcept {
-    const auto p = static_cast<std::size_t>(pair);
-    const position place = position_of(pair, token);
-    if (!framework_frequencies.empty()) {
-      const float angle = static_cast<float>(place) * framework_frequencies[p];
-      const auto [cos, sin] = cos_sin_of<float>(turn::from_radians(static_cast<long double>(angle)));
-      return {static_cast<T>(cos), static_cast<T>(sin)};
-    }
-    return cos_sin_of<T>(turns_per_token[p] * place);
+    return cos_sin_of_place<T>(pair, position_of(pair, token));
   }
 
-  /// What multiplies the rotated pair: the magnitude, and in xPos the growth of this side at this position.
-  [[nodiscard]] double magnitude_at(index_t pair, position token, rotation_side side) const noexcept {
-    if (growth_per_token.empty()) return magnitude;
+  /// The same for a pair whose axis has come to `place`.
+  template <std::floating_point T>
+  [[nodiscard]] cos_sin<T> cos_sin_of_place(index_t pair, position place) const noexcept {
+    const auto p = static_cast<std::size_t>(pair);
+    if (!framework_frequencies.empty()) {
+      const float angle = static_cast<float>(place) * framework_frequencies[p];
+      const auto [cos, sin] = cos_sin_of<float>(phase::from_radians(static_cast<long double>(angle)));
+      return {static_cast<T>(cos), static_cast<T>(sin)};
+    }
+    return cos_sin_of<T>(phase_per_token[p] * place);
+  }
+
+  /// What multiplies the rotated pair: the attention_factor, and in xPos the growth of this side at this position.
+  [[nodiscard]] double attention_factor_at(index_t pair, position token, rotation_side side) const noexcept {
+    if (growth_per_token.empty()) return attention_factor;
     const long double nepers = growth_per_token[static_cast<std::size_t>(pair)] *
                                (static_cast<long double>(token) - static_cast<long double>(growth_origin));
-    return magnitude * static_cast<double>(std::exp(side == rotation_side::query ? nepers : -nepers));
+    return attention_factor * static_cast<double>(std::exp(side == rotation_side::query ? nepers : -nepers));
   }
 
   /// Turns one pair of a head by an angle and multiplies it by m.
@@ -112,7 +112,7 @@ struct rotation {
   void turn_pair(std::span<S> head, index_t pair, const cos_sin<T>& angle, T m) const noexcept {
     using work = detail::working_t<S>;
     using product = detail::product_t<S, T>;
-    const auto [first, second] = channels_of_pair(layout, width, pair);
+    const auto [first, second] = channels_of_pair(pairing, rotary_dim, pair);
     S& a = head[static_cast<std::size_t>(offset + first)];
     S& b = head[static_cast<std::size_t>(offset + second)];
     const product x = static_cast<product>(static_cast<work>(a)),
@@ -123,17 +123,36 @@ struct rotation {
     b = static_cast<S>(static_cast<work>(product(x_sin + y_cos) * m));
   }
 
-  /// Turns the head in place; T is the precision of cos and sin.
+  /// Rotates the head in place; T is the precision of cos and sin.
   /// \throws std::invalid_argument when the head is not head_dim wide, std::out_of_range for a token that
   /// stands nowhere.
   template <std::floating_point T, class S>
   void apply(std::span<S> head, position token, rotation_side side) const {
-    detail::require(static_cast<index_t>(head.size()) == head_dim, "a head of ", head.size(),
-                    " channels given to a rotation of head_dim ", head_dim);
+    check_head(static_cast<index_t>(head.size()));
     check_token(token);
     for (index_t pair = 0; pair < pairs(); ++pair)
-      turn_pair(head, pair, cos_sin_at<T>(pair, token), static_cast<T>(magnitude_at(pair, token, side)));
+      turn_pair(head, pair, cos_sin_at<T>(pair, token), static_cast<T>(attention_factor_at(pair, token, side)));
+  }
+
+  /// Rotates the head of a token that stands at `place` on the axes, in place.
+  /// \throws std::invalid_argument when the head is not head_dim wide
+  template <std::floating_point T, class S>
+  void apply_on_axes(std::span<S> head, const axis_positions& place) const {
+    check_head(static_cast<index_t>(head.size()));
+    for (index_t pair = 0; pair < pairs(); ++pair)
+      turn_pair(head, pair, cos_sin_of_place<T>(pair, position_of(pair, place)), static_cast<T>(attention_factor));
+  }
+
+  /// The position that pair `pair` sees of a place on the axes.
+  [[nodiscard]] position position_of(index_t pair, const axis_positions& place) const noexcept {
+    return place[static_cast<std::size_t>(axis_of_pair.empty() ? 0 : axis_of_pair[static_cast<std::size_t>(pair)])];
+  }
+
+ private:
+  void check_head(index_t channels) const {
+    detail::require(channels == head_dim, "a head of ", channels, " channels given to a rotation of head_dim ",
+                    head_dim);
   }
 };
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

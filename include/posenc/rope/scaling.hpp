@@ -29,7 +29,7 @@
 #include <posenc/rope/scaling/theta_scaling.hpp>
 #include <posenc/rope/scaling/yarn.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// Any of the schemes above, chosen at run time: what a model file says. Itself a rope_scaling, so that it is
 /// passed to rope like one of them; `std::visit` on `scheme` tells them apart.
@@ -63,4 +63,4 @@ struct any_scaling {
 
 static_assert(rope_scaling<any_scaling>);
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

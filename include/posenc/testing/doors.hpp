@@ -14,15 +14,15 @@
 #include <posenc/encoding.hpp>
 #include <posenc/testing/world.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 namespace testing {
 
-/// The channels of a head that turn, and the magnitude they are multiplied by; the others must stay as they
+/// The channels of a head that turn, and the attention factor they are multiplied by; the others must stay as they
 /// are.
 struct rotary_slice {
   index_t offset = 0;
-  std::optional<index_t> width{};  ///< all from offset on if not given
-  double magnitude = 1;            ///< m, YaRN's attention factor
+  std::optional<index_t> rotary_dim{};  ///< all from offset on if not given
+  double attention_factor = 1;           ///< m, YaRN's attention factor
 };
 
 namespace detail {
@@ -30,7 +30,7 @@ namespace detail {
 /// The rotary channels of a head, given its slice. \throws std::invalid_argument
 [[nodiscard]] inline std::pair<std::size_t, std::size_t> channels_of(const rotary_slice& slice,
                                                                      index_t head_dim) {
-  const index_t width = slice.width.value_or(head_dim - slice.offset);
+  const index_t width = slice.rotary_dim.value_or(head_dim - slice.offset);
   require(slice.offset >= 0 && width >= 0 && slice.offset + width <= head_dim, "testing: a slice of ", width,
           " channels from ", slice.offset, " in a head of ", head_dim);
   return {static_cast<std::size_t>(slice.offset), static_cast<std::size_t>(slice.offset + width)};
@@ -53,7 +53,7 @@ template <class S>
 
 }  // namespace detail
 
-/// A rotation keeps the norm of the rotary channels (times the magnitude) and leaves the others as they are,
+/// A rotation keeps the norm of the rotary channels (times the attention factor) and leaves the others as they are,
 /// to the bit. Tried at each start and a little after it.
 template <class S, class E>
 requires rotates<E, S>
@@ -75,7 +75,7 @@ requires rotates<E, S>
         const char* side = as_query ? "query" : "key";
         if (begin < end)
           worst.see(static_cast<double>(
-                        std::abs(std::sqrt(squares(after) / squares(before)) / slice.magnitude - 1)),
+                        std::abs(std::sqrt(squares(after) / squares(before)) / slice.attention_factor - 1)),
                     "a ", side, " at position ", p);
         for (std::size_t c = 0; c < before.size(); ++c)
           if ((c < begin || c >= end) && !(after[c] == before[c]))
@@ -104,7 +104,7 @@ requires rotates<E, S>
         detail::rotate_one(encoding, in_steps, a, as_query);
         detail::rotate_one(encoding, in_steps, b, as_query);
         for (std::size_t c = begin; c < end; ++c)
-          in_steps[c] = static_cast<S>(in_steps[c] / static_cast<S>(slice.magnitude));
+          in_steps[c] = static_cast<S>(in_steps[c] / static_cast<S>(slice.attention_factor));
         worst.see(detail::difference(at_once, in_steps), "a ", as_query ? "query" : "key", " turned by ", a,
                   " and then by ", b);
       }
@@ -185,4 +185,4 @@ requires(rotates<E, S> || embeds<E, S>) [[nodiscard]] check_result
 }
 
 }  // namespace testing
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

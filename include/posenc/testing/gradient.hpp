@@ -11,7 +11,7 @@
 
 #include <posenc/testing/world.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 namespace testing {
 
 /// d(Σ c·hidden)/dx for every channel of every token, by automatic differentiation in double and by central
@@ -69,4 +69,4 @@ template <class E>
 }
 
 }  // namespace testing
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -11,7 +11,7 @@
 
 #include <posenc/testing/world.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 namespace testing {
 
 namespace detail {
@@ -151,4 +151,4 @@ template <class S, class E, class Attention = reference_attention>
 }
 
 }  // namespace testing
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -11,7 +11,7 @@
 #include <posenc/attention/merge.hpp>
 #include <posenc/testing/world.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 namespace testing {
 
 /// Causal attention in chunks of every size from one token (decode) up, each chunk of queries against all
@@ -129,4 +129,4 @@ template <class S, class E, class Attention = reference_attention>
 }
 
 }  // namespace testing
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

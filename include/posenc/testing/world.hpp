@@ -22,7 +22,7 @@
 #include <posenc/positions.hpp>
 #include <posenc/views.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// The property battery; see posenc/testing.hpp.
 namespace testing {
@@ -209,4 +209,4 @@ struct world {
 
 }  // namespace detail
 }  // namespace testing
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

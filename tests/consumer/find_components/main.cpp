@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <string_view>
 
-#include <posenc/fused/attention.hpp>
+#include <posenc/fused.hpp>
 #include <posenc/models/huggingface.hpp>
 #include <posenc/posenc.hpp>
 

@@ -12,7 +12,7 @@
 #include <posenc/rope/frequencies.hpp>
 #include <posenc/rope/scaling/theta_scaling.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// How far dynamic NTK stretches; systems disagree on one and the same config.json.
 enum class dynamic_ntk_rule : unsigned char {
@@ -84,4 +84,4 @@ struct dynamic_ntk {
   }
 };
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -10,7 +10,7 @@
 #include <posenc/errors.hpp>
 #include <posenc/rope/frequencies.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// Llama 3.1 ("llama3"; Dubey et al. 2024, arXiv:2407.21783, and the authors' code): by wavelength λ = 2π/w,
 ///
@@ -64,4 +64,4 @@ struct llama3 {
   }
 };
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

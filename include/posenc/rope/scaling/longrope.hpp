@@ -10,7 +10,7 @@
 #include <posenc/errors.hpp>
 #include <posenc/rope/frequencies.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// What decides between LongRoPE's short and long factors.
 enum class longrope_selection : unsigned char {
@@ -69,7 +69,7 @@ struct longrope {
     const bool is_long = selects_long(length);
     const std::vector<double>& factors = is_long ? long_factor : short_factor;
     frequency_ladder<Real> result{detail::base_powers<Real>(factors.size(), shape.rotary_dim, shape.base),
-                                  magnitude(is_long)};
+                                  attention_factor_of(is_long)};
     for (std::size_t p = 0; p < factors.size(); ++p) {
       Real& w = result.inv_freq[p];
       w = detail::quotient(Real{1}, detail::stored(static_cast<Real>(factors[p]) * w));
@@ -78,7 +78,7 @@ struct longrope {
   }
 
  private:
-  [[nodiscard]] double magnitude(bool is_long) const {
+  [[nodiscard]] double attention_factor_of(bool is_long) const {
     if (const std::optional<double>& mscale = is_long ? long_mscale : short_mscale) return *mscale;
     if (attention_factor) return *attention_factor;
     const double s = stretch_factor();
@@ -105,4 +105,4 @@ struct longrope {
   }
 };
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

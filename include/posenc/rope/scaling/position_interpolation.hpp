@@ -7,7 +7,7 @@
 #include <posenc/errors.hpp>
 #include <posenc/rope/frequencies.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// Position interpolation ("linear"): w'_p = w_p / s, the same as feeding position/s (Chen et al. 2023,
 /// arXiv:2306.15595). The frequency is divided, not the base.
@@ -25,4 +25,4 @@ struct position_interpolation {
   }
 };
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

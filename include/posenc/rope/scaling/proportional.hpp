@@ -9,7 +9,7 @@
 #include <posenc/errors.hpp>
 #include <posenc/rope/frequencies.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// Proportional RoPE ("proportional", Gemma-4): the first floor(partial·head_dim/2) pairs have the frequency
 /// θ^(−2p/head_dim) / s, the others stand still. Unlike a partial rotary width the exponent and the pairing
@@ -40,4 +40,4 @@ struct proportional {
   }
 };
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -9,7 +9,7 @@
 #include <posenc/errors.hpp>
 #include <posenc/rope/frequencies.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 namespace detail {
 /// θ·g^(r/(r−2)): the base under which pair 0 keeps its frequency and the last pair is divided by exactly g.
@@ -59,4 +59,4 @@ struct kexue_ntk {
   }
 };
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

@@ -12,7 +12,7 @@
 #include <posenc/errors.hpp>
 #include <posenc/rope/frequencies.hpp>
 
-namespace posenc::inline v0_1 {
+namespace posenc::inline v0_2 {
 
 /// What an explicit attention factor means to YaRN.
 enum class yarn_attention_factor : unsigned char {
@@ -21,7 +21,7 @@ enum class yarn_attention_factor : unsigned char {
   ignored,     ///< the formula alone: llama.cpp, vLLM before its pull request 48351
 };
 
-/// What the pair mscale, mscale_all_dim means to YaRN's magnitude. (DeepSeek's softmax multiplier is apart
+/// What the pair mscale, mscale_all_dim means to YaRN's attention factor. (DeepSeek's softmax multiplier is apart
 /// from it: see deepseek_softmax_multiplier.)
 enum class yarn_mscale : unsigned char {
   ratio_if_both,  ///< M(s, mscale) / M(s, mscale_all_dim) when both are non-zero, else M(s, 1): Hugging Face
@@ -37,7 +37,7 @@ enum class yarn_mscale : unsigned char {
 /// (The paper's ramp is linear in the number of turns; everyone's code is linear in the pair index. Where an
 /// original context is so short or a base so small that the ends cross, the arithmetic is the frameworks'.)
 ///
-/// The magnitude m on cos and sin is `attention_factor` if given; else, with both mscale values non-zero,
+/// The attention factor m on cos and sin is `attention_factor` if given; else, with both mscale values non-zero,
 /// M(s, mscale) / M(s, mscale_all_dim); else M(s, 1), where M(s, k) = 0.1·k·ln s + 1. A lone mscale is
 /// ignored. The two rules at the end choose what other systems do.
 struct yarn {
@@ -52,8 +52,8 @@ struct yarn {
   yarn_attention_factor attention_factor_rule = yarn_attention_factor::replaces;
   yarn_mscale mscale_rule = yarn_mscale::ratio_if_both;
 
-  /// M(s, k): the paper's temperature, as a magnitude on q and on k.
-  [[nodiscard]] static double magnitude(double s, double k) { return s <= 1 ? 1 : 0.1 * k * std::log(s) + 1; }
+  /// M(s, k): the paper's temperature, as a attention factor on q and on k.
+  [[nodiscard]] static double attention_factor_of(double s, double k) { return s <= 1 ? 1 : 0.1 * k * std::log(s) + 1; }
 
   /// The ends of the ramp, as (fractional) pair indexes, before they are kept apart. The upper end is clamped
   /// to r − 1, not to the last pair.
@@ -92,7 +92,7 @@ struct yarn {
       const Real interpolated = quotient(Real{1}, stored(static_cast<Real>(factor) * power));
       result.inv_freq[p] = stored(interpolated * stored(1 - kept_share)) + stored(kept * kept_share);
     }
-    result.attention_factor = magnitude_of_cos_and_sin();
+    result.attention_factor = settled_attention_factor();
     return result;
   }
 
@@ -103,11 +103,11 @@ struct yarn {
   [[nodiscard]] double formula() const {
     const bool both = mscale != 0 && mscale_all_dim != 0;
     if (mscale_rule == yarn_mscale::ratio || (mscale_rule == yarn_mscale::ratio_if_both && both))
-      return magnitude(factor, mscale) / magnitude(factor, mscale_all_dim);
-    return magnitude(factor, 1);
+      return attention_factor_of(factor, mscale) / attention_factor_of(factor, mscale_all_dim);
+    return attention_factor_of(factor, 1);
   }
 
-  [[nodiscard]] double magnitude_of_cos_and_sin() const {
+  [[nodiscard]] double settled_attention_factor() const {
     if (!attention_factor || attention_factor_rule == yarn_attention_factor::ignored) return formula();
     if (attention_factor_rule == yarn_attention_factor::multiplies) return formula() * *attention_factor;
     return *attention_factor;
@@ -134,8 +134,8 @@ struct yarn {
 /// attention_options::scale.
 [[nodiscard]] inline double deepseek_softmax_multiplier(const yarn& scaling) {
   const double once =
-      scaling.mscale_all_dim == 0 ? 1 : yarn::magnitude(scaling.factor, scaling.mscale_all_dim);
+      scaling.mscale_all_dim == 0 ? 1 : yarn::attention_factor_of(scaling.factor, scaling.mscale_all_dim);
   return once * once;
 }
 
-}  // namespace posenc::inline v0_1
+}  // namespace posenc::inline v0_2

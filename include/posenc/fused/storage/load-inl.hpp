@@ -2,11 +2,11 @@
 /// \file
 /// Loads and stores of the storage types as float vectors, whole or in part. Included once per instruction
 /// set.
-#if defined(POSENC_FUSED_STORAGE_INL_HPP) == defined(HWY_TARGET_TOGGLE)
-#ifdef POSENC_FUSED_STORAGE_INL_HPP
-#undef POSENC_FUSED_STORAGE_INL_HPP
+#if defined(POSENC_FUSED_LOAD_INL_HPP) == defined(HWY_TARGET_TOGGLE)
+#ifdef POSENC_FUSED_LOAD_INL_HPP
+#undef POSENC_FUSED_LOAD_INL_HPP
 #else
-#define POSENC_FUSED_STORAGE_INL_HPP
+#define POSENC_FUSED_LOAD_INL_HPP
 #endif
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 #include <posenc/fused/problem.hpp>
 
 HWY_BEFORE_NAMESPACE();
-namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
+namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace fused_problem;
 
@@ -111,7 +111,7 @@ HWY_INLINE void fetch_ahead(const T* row, index_t channel, index_t distance) {
   if (whole_line || channel * size % line_bytes == 0) fetch_ahead(row + channel, distance);
 }
 
-/// Asks for every line of `bytes` bytes that will be read soon. Always inlined: GCC drops calls of a function that
+/// Asks for every line of `bytes` bytes that will be read soon. Always inlined: GCC drops callbacks of a function that
 /// does nothing but ask.
 HWY_INLINE void fetch_to_read(const char* from, index_t bytes) {
   for (index_t byte = 0; byte < bytes; byte += line_bytes) fetch_ahead(from, byte);
@@ -132,9 +132,6 @@ HWY_INLINE void fetch_page([[maybe_unused]] const char* at) {
   __builtin_prefetch(at, 0, 3);
 #endif
 }
-
-/// |stride|; one less where it is negative, so that it always fits.
-HWY_INLINE index_t width_of_stride(index_t stride) { return stride < 0 ? -(stride + 1) : stride; }
 
 /// Bytes of the smallest page.
 inline constexpr index_t page_bytes = 4096;
@@ -187,7 +184,7 @@ HWY_INLINE void store_row(const float* row, float factor, index_t count, storage
     for (index_t c = 0; c < count; ++c) out[c] = to_float16(row[c] * factor);
 }
 
-}  // namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE
+}  // namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif

@@ -14,10 +14,10 @@
 #define POSENC_FUSED_PRODUCT_INL_HPP
 #endif
 
-#include <posenc/fused/storage-inl.hpp>
+#include <posenc/fused/storage/load-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
-namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
+namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 
 /// Whether the instruction set has 32 vector registers rather than 16; Highway numbers better targets lower.
 inline constexpr bool many_registers = (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3) || HWY_ARCH_ARM_A64;
@@ -125,7 +125,7 @@ HWY_INLINE void product(index_t rows, const product_shape& shape, const float* a
   rows_product<block_rows, 2, false>(rows, shape, a, b, keep, c);
 }
 
-}  // namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE
+}  // namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif

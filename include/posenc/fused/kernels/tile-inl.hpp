@@ -10,10 +10,10 @@
 
 #include <algorithm>
 
-#include <posenc/fused/rotate-inl.hpp>
+#include <posenc/fused/storage/rotate-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
-namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
+namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 
 /// Calls `with` with the row's address in its own type.
 template <class With>
@@ -21,11 +21,11 @@ HWY_INLINE void with_row(const tensor& from, index_t token, index_t head, With&&
   const index_t at = token * from.token_stride + head * from.head_stride;
   switch (from.type) {
     case storage::float32:
-      return with(static_cast<const float*>(from.data) + at);
+      return with(reinterpret_cast<const float*>(from.data) + at);
     case storage::bfloat16:
-      return with(static_cast<const bfloat16_bits*>(from.data) + at);
+      return with(reinterpret_cast<const bfloat16_bits*>(from.data) + at);
     case storage::float16:
-      return with(static_cast<const float16_bits*>(from.data) + at);
+      return with(reinterpret_cast<const float16_bits*>(from.data) + at);
   }
 }
 
@@ -44,10 +44,10 @@ HWY_INLINE void widen_row(const tensor& from, index_t token, index_t head, index
   with_row(from, token, head, [&](const auto* row) { copy_channels(row, channels, to); });
 }
 
-/// What a call does to its keys when it loads them.
+/// What a problem does to its keys when it loads them.
 struct key_loader {
-  const problem& call;
-  const rotation* turns;  ///< null where keys are taken as they are or a callback turns them
+  const attention_problem& problem;
+  const rotation* rotary;  ///< null where keys are taken as they are or a callback rotary them
   packed_head pack;
   const float* table;  ///< R(t), table_stride floats per key
   index_t table_stride;
@@ -58,25 +58,26 @@ struct key_loader {
   /// angle.
   HWY_NOINLINE void load_keys(index_t kv_head, index_t row, index_t count, position growth_origin,
                               float* tile) const {
-    if (!turns) {
+    if (!rotary) {
       for (index_t t = 0; t < count; ++t) {
         float* const to = tile + t * pack.stride;
-        fetch_tile_row(call.k, row, t, count, kv_head, call.head_dim);
-        widen_row(call.k, row + t, kv_head, call.head_dim, to);
-        if (call.calls.rotate && !call.keys_are_rotated)
-          call.calls.rotate(call.calls.encoding, to, call.head_dim, call.keys[row + t], rotation_side::key);
+        fetch_tile_row(problem.k, row, t, count, kv_head, problem.head_dim);
+        widen_row(problem.k, row + t, kv_head, problem.head_dim, to);
+        if (problem.callbacks.rotate && !problem.keys_are_rotated)
+          problem.callbacks.rotate(problem.callbacks.encoding, to, problem.head_dim, problem.keys[row + t],
+                                   problem.keys.place(row + t), rotation_side::key);
       }
       return;
     }
     pair_angles base;
-    const bool shared = turns->depends_on_offset_only() && call.keys.is_run(row, count);
+    const bool shared = rotary->depends_on_offset_only() && problem.keys.is_run(row, count);
     for (index_t t = 0; t < count; ++t) {
       if (t == 0 || !shared)
-        token_angles(*turns, call.keys[row + t], rotation_side::key, static_cast<float>(turns->magnitude),
+        token_angles(*rotary, place_of(problem.keys, row + t), rotation_side::key, static_cast<float>(rotary->attention_factor),
                      growth_origin, base.cos, base.sin);
-      fetch_tile_row(call.k, row, t, count, kv_head, call.head_dim);
-      with_row(call.k, row + t, kv_head, [&](const auto* from) {
-        rotate_row(from, *turns, pack, call.head_dim, base, shared ? step(t) : step_angles{},
+      fetch_tile_row(problem.k, row, t, count, kv_head, problem.head_dim);
+      with_row(problem.k, row + t, kv_head, [&](const auto* from) {
+        rotate_row(from, *rotary, pack, problem.head_dim, base, shared ? step(t) : step_angles{},
                    tile + t * pack.stride);
       });
     }
@@ -107,18 +108,18 @@ HWY_INLINE bool all_finite(const float* from, index_t count) {
 /// Values [row, row + count) of a KV head as panels of 2·lanes channels, [panel][key][2·lanes] with
 /// `keys_per_panel` keys each, zeros behind the last channel. Compact panels, because rows of a cache lie a
 /// power of two apart more often than not. False when one of them is infinite or no number.
-inline HWY_NOINLINE bool load_values(const problem& call, index_t kv_head, index_t row, index_t count,
+inline HWY_NOINLINE bool load_values(const attention_problem& problem, index_t kv_head, index_t row, index_t count,
                                      index_t keys_per_panel, float* tile) {
   const index_t width = 2 * lanes();
   auto exponents = exponents_of(hn::Zero(float_tag()));
   for (index_t t = 0; t < count; ++t) {
-    fetch_tile_row(call.v, row, t, count, kv_head, call.value_dim);
-    with_row(call.v, row + t, kv_head, [&](const auto* from) HWY_ATTR {
-      for (index_t c = 0; c < call.value_dim; c += width) {
+    fetch_tile_row(problem.v, row, t, count, kv_head, problem.value_dim);
+    with_row(problem.v, row + t, kv_head, [&](const auto* from) HWY_ATTR {
+      for (index_t c = 0; c < problem.value_dim; c += width) {
         float* const to = tile + (c / width * keys_per_panel + t) * width;
-        const float_vector low = load_first(from + c, call.value_dim - c);
-        const float_vector high = call.value_dim - c > lanes()
-                                      ? load_first(from + c + lanes(), call.value_dim - c - lanes())
+        const float_vector low = load_first(from + c, problem.value_dim - c);
+        const float_vector high = problem.value_dim - c > lanes()
+                                      ? load_first(from + c + lanes(), problem.value_dim - c - lanes())
                                       : hn::Zero(float_tag());
         store(low, to), store(high, to + lanes());
         exponents = hn::Max(exponents, hn::Max(exponents_of(low), exponents_of(high)));
@@ -129,41 +130,42 @@ inline HWY_NOINLINE bool load_values(const problem& call, index_t kv_head, index
 }
 
 /// Query row `row` of `head`, turned to its position and multiplied by `factor`, in the order of packed keys.
-inline HWY_NOINLINE void load_query(const problem& call, const key_loader& keys, index_t row, index_t head,
+inline HWY_NOINLINE void load_query(const attention_problem& problem, const key_loader& keys, index_t row, index_t head,
                                     const pair_angles& angles, float factor, float* to) {
   HWY_ALIGN float natural[widest_head + 2 * vector_slack];
-  widen_row(call.q, row, head, call.head_dim, natural);
-  const rotation* const turns = call.turns;
-  if (turns) {
-    if (keys.turns) {
-      rotate_row(static_cast<const float*>(natural), *turns, keys.pack, call.head_dim, angles, {}, to);
+  widen_row(problem.q, row, head, problem.head_dim, natural);
+  const rotation* const rotary = problem.rotary;
+  if (rotary) {
+    if (keys.rotary) {
+      rotate_row(static_cast<const float*>(natural), *rotary, keys.pack, problem.head_dim, angles, {}, to);
     } else {
-      for (index_t p = 0; p < turns->pairs(); ++p) {
-        const auto [first, second] = channels_of_pair(turns->layout, turns->width, p);
-        float& a = natural[turns->offset + first];
-        float& b = natural[turns->offset + second];
+      for (index_t p = 0; p < rotary->pairs(); ++p) {
+        const auto [first, second] = channels_of_pair(rotary->pairing, rotary->rotary_dim, p);
+        float& a = natural[rotary->offset + first];
+        float& b = natural[rotary->offset + second];
         const float x = a, y = b;
         a = x * angles.cos[p] - y * angles.sin[p];
         b = x * angles.sin[p] + y * angles.cos[p];
       }
     }
-  } else if (call.calls.rotate) {
-    call.calls.rotate(call.calls.encoding, natural, call.head_dim, call.queries[row], rotation_side::query);
+  } else if (problem.callbacks.rotate) {
+    problem.callbacks.rotate(problem.callbacks.encoding, natural, problem.head_dim, problem.queries[row],
+                             problem.queries.place(row), rotation_side::query);
   }
-  const float* const from = keys.turns ? to : natural;
+  const float* const from = keys.rotary ? to : natural;
   const float_vector f = constant(factor);
   for (index_t c = 0; c < keys.pack.steps; c += lanes()) store(hn::Mul(load(from + c), f), to + c);
 }
 
-/// What multiplies q·k: the scale, the encoding's own at this position, and what the exponential wants (base
-/// 2, or the softcap's argument).
-HWY_INLINE float query_factor(const problem& call, position query) {
-  double factor = call.scale;
-  if (call.calls.scale) factor *= call.calls.scale(call.calls.encoding, query);
-  return static_cast<float>(call.softcap > 0 ? factor / call.softcap : factor * 1.4426950408889634);
+/// What multiplies q·k of a head: the scale, the encoding's own at this position, and the unit of scores (or what
+/// the softcap divides by).
+HWY_INLINE float query_factor(const attention_problem& problem, index_t head, position query) {
+  double factor = problem.scale_of(head);
+  if (problem.callbacks.scale) factor *= problem.callbacks.scale(problem.callbacks.encoding, head, query);
+  return static_cast<float>(problem.softcap > 0 ? factor / problem.softcap : factor * score_unit);
 }
 
-}  // namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE
+}  // namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif

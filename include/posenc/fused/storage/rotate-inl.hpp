@@ -19,10 +19,10 @@
 #include <cstdint>
 #include <cstring>
 
-#include <posenc/fused/math-inl.hpp>
+#include <posenc/fused/kernels/math-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
-namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
+namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 
 /// The widest head the kernels take; asserted by the face.
 inline constexpr index_t widest_head = 512;
@@ -36,46 +36,60 @@ struct pair_angles {
 };
 
 /// Angles from one phase per pair, the top 32 bits of a turn, rounded.
-HWY_INLINE void angles_of_phases(const std::int32_t* phases, index_t pairs, float magnitude, float* cosines,
+HWY_INLINE void angles_of_phases(const std::int32_t* phases, index_t pairs, float factor, float* cosines,
                                  float* sines) {
   const hn::RebindToSigned<float_tag> whole;
   for (index_t p = 0; p < pairs; p += lanes()) {
     float_vector c, s;
     cos_sin_of_phase(hn::LoadU(whole, phases + p), c, s);
-    store(hn::Mul(c, constant(magnitude)), cosines + p);
-    store(hn::Mul(s, constant(magnitude)), sines + p);
+    store(hn::Mul(c, constant(factor)), cosines + p);
+    store(hn::Mul(s, constant(factor)), sines + p);
   }
 }
 
-HWY_INLINE std::int32_t top_bits(turn phase) {
-  return static_cast<std::int32_t>(static_cast<std::uint32_t>((phase.hi + (std::uint64_t{1} << 31)) >> 32));
+HWY_INLINE std::int32_t top_bits(phase at) {
+  return static_cast<std::int32_t>(static_cast<std::uint32_t>((at.hi + (std::uint64_t{1} << 31)) >> 32));
 }
 
-/// The angles of the token at `token`, relative to `origin` where the rotation allows it. `magnitude`
-/// multiplies cos and sin; the growth of xPos is that of this side between origin and token.
-inline HWY_NOINLINE void token_angles(const rotation& turns, position token, rotation_side side,
-                                      float magnitude, position growth_origin, float* cosines, float* sines) {
-  const index_t pairs = turns.pairs();
-  if (turns.framework_frequencies.empty()) {
+/// Where a token stands: at a position, or on axes.
+struct token_place {
+  position token = 0;
+  const axis_positions* axes = nullptr;
+
+  [[nodiscard]] HWY_INLINE position of_pair(const rotation& rotary, index_t pair) const {
+    return axes ? rotary.position_of(pair, *axes) : rotary.position_of(pair, token);
+  }
+};
+HWY_INLINE token_place place_of(const row_positions& positions, index_t row) {
+  return {positions[row], positions.place(row)};
+}
+
+/// The angles of a token. `factor` multiplies cos and sin; the growth of xPos is that of this side between its origin
+/// and the token.
+inline HWY_NOINLINE void token_angles(const rotation& rotary, const token_place& place, rotation_side side,
+                                      float factor, position growth_origin, float* cosines, float* sines) {
+  const position token = place.token;
+  const index_t pairs = rotary.pairs();
+  if (rotary.framework_frequencies.empty()) {
     std::int32_t phases[most_pairs + vector_slack];
     for (index_t p = 0; p < pairs; ++p)
-      phases[p] = top_bits(turns.turns_per_token[static_cast<std::size_t>(p)] * turns.position_of(p, token));
+      phases[p] = top_bits(rotary.phase_per_token[static_cast<std::size_t>(p)] * place.of_pair(rotary, p));
     std::memset(phases + pairs, 0, sizeof(std::int32_t) * vector_slack);
-    angles_of_phases(phases, pairs, magnitude, cosines, sines);
+    angles_of_phases(phases, pairs, factor, cosines, sines);
   } else {
     for (index_t p = 0; p < pairs; ++p) {
-      const cos_sin<float> angle = turns.cos_sin_at<float>(p, token);
-      cosines[p] = angle.cos * magnitude;
-      sines[p] = angle.sin * magnitude;
+      const cos_sin<float> angle = rotary.cos_sin_of_place<float>(p, place.of_pair(rotary, p));
+      cosines[p] = angle.cos * factor;
+      sines[p] = angle.sin * factor;
     }
     for (index_t p = pairs; p < round_up(pairs, lanes()); ++p) cosines[p] = sines[p] = 0;
   }
-  if (turns.growth_per_token.empty()) return;
+  if (rotary.growth_per_token.empty()) return;
   const double distance =
       static_cast<double>(side == rotation_side::query ? token - growth_origin : growth_origin - token);
   for (index_t p = 0; p < pairs; ++p) {
     const auto growth = static_cast<float>(
-        std::exp(static_cast<double>(turns.growth_per_token[static_cast<std::size_t>(p)]) * distance));
+        std::exp(static_cast<double>(rotary.growth_per_token[static_cast<std::size_t>(p)]) * distance));
     cosines[p] *= growth;
     sines[p] *= growth;
   }
@@ -103,21 +117,21 @@ HWY_INLINE void turn_pair(float_vector& x, float_vector& y, float_vector cosine,
 
 /// R(t) for t = 0 … rows−1, growth of a key included, `stride` floats per key. Made from R(16a)·R(b), two short runs of
 /// sines instead of one long one; the phases of the first run are sums, which are exact.
-inline HWY_NOINLINE void fill_step_table(const rotation& turns, index_t rows, index_t stride, float* table) {
+inline HWY_NOINLINE void fill_step_table(const rotation& rotary, index_t rows, index_t stride, float* table) {
   constexpr index_t fine = 16;
-  const index_t pairs = turns.pairs();
+  const index_t pairs = rotary.pairs();
   pair_angles angles;
-  turn phases[most_pairs] = {};
+  phase phases[most_pairs] = {};
   std::int32_t top[most_pairs + vector_slack] = {};
   for (index_t t = 0; t < rows; t += t < fine ? 1 : fine) {
-    if (t < fine && turns.growth_per_token.empty()) {
+    if (t < fine && rotary.growth_per_token.empty()) {
       for (index_t p = 0; p < pairs; ++p) {
         top[p] = top_bits(phases[p]);
-        phases[p] = phases[p] + turns.turns_per_token[static_cast<std::size_t>(p)];
+        phases[p] = phases[p] + rotary.phase_per_token[static_cast<std::size_t>(p)];
       }
       angles_of_phases(top, pairs, 1.0f, angles.cos, angles.sin);
     } else {
-      token_angles(turns, t, rotation_side::key, 1.0f, 0, angles.cos, angles.sin);
+      token_angles(rotary, {t, nullptr}, rotation_side::key, 1.0f, 0, angles.cos, angles.sin);
     }
     for (index_t p = 0; p < pairs; p += lanes())
       store_step(p, load(angles.cos + p), load(angles.sin + p), table + t * stride);
@@ -155,9 +169,9 @@ HWY_INLINE void load_whole_pairs(const T* row, index_t pairs, index_t p, float_v
 
 /// The same with zeros behind the last pair.
 template <class T>
-HWY_INLINE void load_pairs(const T* row, pairing layout, index_t pairs, index_t p, float_vector& a,
+HWY_INLINE void load_pairs(const T* row, posenc::pairing pairing, index_t pairs, index_t p, float_vector& a,
                            float_vector& b) {
-  if (layout == pairing::half_split) {
+  if (pairing == posenc::pairing::half_split) {
     a = load_first(row + p, pairs - p);
     b = load_first(row + pairs + p, pairs - p);
     return;
@@ -179,14 +193,14 @@ struct packed_head {
   index_t stride = 0;  ///< from one packed head to the next: steps in whole vectors and one more to spare
 };
 
-HWY_INLINE packed_head packing_of(const rotation* turns, index_t head_dim) {
+HWY_INLINE packed_head packing_of(const rotation* rotary, index_t head_dim) {
   packed_head pack;
-  if (turns) {
-    pack.pairs = turns->pairs();
+  if (rotary) {
+    pack.pairs = rotary->pairs();
     pack.second = round_up(pack.pairs, lanes());
     pack.before = 2 * pack.second;
-    pack.behind = pack.before + round_up(turns->offset, lanes());
-    head_dim -= turns->offset + turns->width;
+    pack.behind = pack.before + round_up(rotary->offset, lanes());
+    head_dim -= rotary->offset + rotary->rotary_dim;
   }
   pack.steps = pack.behind + head_dim;
   pack.stride = round_up(pack.steps, lanes()) + lanes();
@@ -201,9 +215,9 @@ HWY_INLINE void copy_channels(const T* from, index_t count, float* to) {
 
 /// A key row turned into packed order by the angles base·step (no step: base alone).
 template <class T>
-HWY_INLINE void rotate_row(const T* row, const rotation& turns, const packed_head& pack, index_t head_dim,
+HWY_INLINE void rotate_row(const T* row, const rotation& rotary, const packed_head& pack, index_t head_dim,
                            const pair_angles& base, const step_angles& step, float* to) {
-  const T* const slice = row + turns.offset;
+  const T* const slice = row + rotary.offset;
   for (index_t p = 0; p < pack.pairs; p += lanes()) {
     float_vector c = load(base.cos + p), s = load(base.sin + p);
     if (step.row) {
@@ -212,17 +226,17 @@ HWY_INLINE void rotate_row(const T* row, const rotation& turns, const packed_hea
       c = step_c, s = step_s;
     }
     float_vector a, b;
-    load_pairs(slice, turns.layout, pack.pairs, p, a, b);
+    load_pairs(slice, rotary.pairing, pack.pairs, p, a, b);
     turn_pair(a, b, c, s);
     store(a, to + p);
     store(b, to + pack.second + p);
   }
-  const index_t behind = turns.offset + turns.width;
-  copy_channels(row, turns.offset, to + pack.before);
+  const index_t behind = rotary.offset + rotary.rotary_dim;
+  copy_channels(row, rotary.offset, to + pack.before);
   copy_channels(row + behind, head_dim - behind, to + pack.behind);
 }
 
-}  // namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE
+}  // namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif

@@ -10,10 +10,10 @@
 
 #include <algorithm>
 
-#include <posenc/fused/tile-inl.hpp>
+#include <posenc/fused/kernels/tile-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
-namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE {
+namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 
 /// Rows that a key meets at once. Their scores lie side by side, so that a vector holds a few keys' scores of
 /// every row, and what follows is done for all rows together.
@@ -37,9 +37,9 @@ HWY_NOINLINE void dot_keys(const key_loader& keys, const T* key, index_t count, 
   const float_tag d;
   const packed_head pack = keys.pack;
   const index_t width = lanes(), pairs = pack.pairs, whole_pairs = pairs / width * width;
-  const index_t offset = pairs > 0 ? keys.turns->offset : 0, behind = offset + 2 * pairs;
-  const index_t head_dim = keys.call.head_dim;
-  const index_t token_stride = keys.call.k.token_stride;
+  const index_t offset = pairs > 0 ? keys.rotary->offset : 0, behind = offset + 2 * pairs;
+  const index_t head_dim = keys.problem.head_dim;
+  const index_t token_stride = keys.problem.k.token_stride;
   const float* const q_second = q + pack.second * decode_group;
   const float_vector zero = hn::Zero(d);
 
@@ -127,7 +127,7 @@ inline HWY_NOINLINE void add_parts(float* sums, index_t count, float* scores) {
   }
 }
 
-}  // namespace posenc::inline v0_1::detail::fused_kernels::HWY_NAMESPACE
+}  // namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif

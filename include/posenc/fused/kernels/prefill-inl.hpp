@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// Many queries: one task takes a tile of query rows of a few heads that share a KV head, packs them once as
+/// columns, and walks over the keys they see. Included once per instruction set.
+///
+/// Per tile of keys: load and turn the keys, copy the values into panels, and for each panel of queries S =
+/// K·Qᵀ, the softmax, O = keep·O + Pᵀ·V. Panels that see no key of the tile are skipped, and of those on the
+/// diagonal only the keys that some query sees are touched.
+#if defined(POSENC_FUSED_PREFILL_INL_HPP) == defined(HWY_TARGET_TOGGLE)
+#ifdef POSENC_FUSED_PREFILL_INL_HPP
+#undef POSENC_FUSED_PREFILL_INL_HPP
+#else
+#define POSENC_FUSED_PREFILL_INL_HPP
+#endif
+
+#include <algorithm>
+
+#include <posenc/fused/kernels/elements-inl.hpp>
+#include <posenc/fused/kernels/finish-inl.hpp>
+#include <posenc/fused/kernels/relative-inl.hpp>
+
+HWY_BEFORE_NAMESPACE();
+namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
+
+/// Keys of a tile. 128 keep the weights and a panel of values (16 KiB each) in the first-level cache, and the
+/// reading and writing of O below 3 % of the multiplications.
+inline constexpr index_t prefill_keys = 128;
+/// Columns (query rows × heads) of a task: packed queries and output stay in the second-level cache.
+inline constexpr index_t prefill_columns = 512;
+/// Panels of a head in a task: at least one, of at least one lane.
+inline constexpr index_t most_panels = prefill_columns;
+/// Heads of a task: what turning a tile of keys costs is shared by so many.
+inline constexpr index_t prefill_heads = 4;
+
+/// The scratch of one task, cut into its parts; `floats` is what it takes.
+struct prefill_scratch {
+  float *queries, *keys, *values, *scores, *output, *largest, *total, *keep;
+  float *rows, *block;  ///< queries on their way to columns
+  float *elements = nullptr, *element_buffer = nullptr;
+  row_bounds* seen;      ///< of each query row, in the run of keys at hand
+  position* nearest;     ///< of each query row: nearest_distance, where the bias is linear
+  relative_scratch relative{};
+  index_t output_stride = 0, floats = 0;
+
+  prefill_scratch(float* memory, const attention_problem& problem, const packed_head& pack, index_t heads,
+                  index_t rows_of_head) {
+    const index_t width = panel_width();
+    const index_t columns = heads * rows_of_head;
+    output_stride = round_up(problem.value_dim, width);
+    const auto take = [&](index_t count) {
+      float* const part = memory ? memory + floats : nullptr;
+      floats += round_up(count, 64) +
+                16;  // apart by a line, so that no two parts lie a power of two from each other
+      return part;
+    };
+    queries = take(columns * pack.steps);
+    keys = take(prefill_keys * pack.stride + lanes());
+    values = take(prefill_keys * output_stride);
+    scores = take(prefill_keys * width);
+    output = take(columns * output_stride);
+    largest = take(columns), total = take(columns), keep = take(width);
+    rows = take(heads * lanes() * pack.stride + 6 * vector_slack);
+    block = take(2 * lanes() * lanes());
+    constexpr auto floats_of = [](std::size_t bytes) { return static_cast<index_t>(bytes / sizeof(float)); };
+    seen = reinterpret_cast<row_bounds*>(take(rows_of_head * floats_of(sizeof(row_bounds))));
+    nearest = reinterpret_cast<position*>(take(rows_of_head * floats_of(sizeof(position))));
+    if (problem.has_elements()) {
+      elements = take(prefill_keys * width);
+      element_buffer = take(element_buffer_floats());
+    }
+    if (relative_scratch::is_needed(problem)) {
+      const index_t offsets = relative_scratch::offsets(prefill_keys);
+      relative.row_stride = relative_scratch::stride_of(problem);
+      relative.rows = take(offsets * relative.row_stride);
+      relative.by_offset = take(offsets * width);
+    }
+  }
+};
+
+/// The angles of query rows, one after the other. Consecutive positions share a base and take the rest from the
+/// table of steps, as keys do.
+class query_angles {
+ public:
+  query_angles(const attention_problem& problem, const key_loader& loader, position growth_origin)
+      : problem_(problem),
+        loader_(loader),
+        growth_origin_(growth_origin),
+        by_steps_(loader.table_stride > 0 && problem.rotary->growth_per_token.empty()) {}
+
+  /// Sets `here` to the angles of query row `row`; rows up to `end` follow.
+  HWY_NOINLINE void move_to(index_t row, index_t end) {
+    const index_t ahead = (std::min)(end - row, prefill_keys);
+    if (step_ == steps_) {
+      steps_ = by_steps_ && problem_.queries.is_run(row, ahead) ? ahead : 1;
+      step_ = 0;
+      fill(row, steps_ > 1 ? base_ : here);
+    }
+    if (steps_ > 1) compose();
+    ++step_;
+  }
+
+  pair_angles here;
+
+ private:
+  HWY_INLINE void fill(index_t row, pair_angles& angles) const {
+    token_angles(*problem_.rotary, place_of(problem_.queries, row), rotation_side::query,
+                 static_cast<float>(problem_.rotary->attention_factor), growth_origin_, angles.cos, angles.sin);
+  }
+  HWY_INLINE void compose() {
+    const step_angles step = loader_.step(step_);
+    for (index_t p = 0; p < problem_.rotary->pairs(); p += lanes()) {
+      float_vector c = step.cos(p), s = step.sin(p);
+      turn_pair(c, s, load(base_.cos + p), load(base_.sin + p));
+      store(c, here.cos + p), store(s, here.sin + p);
+    }
+  }
+
+  const attention_problem& problem_;
+  const key_loader& loader_;
+  position growth_origin_;
+  bool by_steps_;
+  pair_angles base_;
+  index_t step_ = 0, steps_ = 0;
+};
+
+/// One task of the prefill: rows [first_row, first_row + rows) of heads [first_head, first_head + heads) of a
+/// KV head.
+struct prefill_task {
+  const attention_problem& problem;
+  const key_loader& loader;
+  prefill_scratch scratch;
+  index_t kv_head, first_head, heads, first_row, rows, panels;
+  row_range tokens;  ///< rows of the tile that are tokens, from first_row
+  position growth_origin = 0;
+
+  [[nodiscard]] index_t column(index_t head, index_t panel) const {
+    return (head * panels + panel) * panel_width();
+  }
+  [[nodiscard]] row_range panel_rows(index_t panel) const {
+    const index_t begin = panel * panel_width();
+    return {(std::max)(begin, tokens.begin), (std::min)(begin + panel_width(), tokens.end)};
+  }
+
+  HWY_NOINLINE void pack_queries() const {
+    constexpr index_t rows_ahead = 4;
+    const index_t width = panel_width(), stride = loader.pack.stride, steps = loader.pack.steps;
+    std::fill_n(scratch.queries, heads * panels * width * steps, 0.0f);
+    std::fill_n(scratch.largest, heads * panels * width, lowest_score);
+    std::fill_n(scratch.total, heads * panels * width, 0.0f);
+    query_angles angles(problem, loader, growth_origin);
+    // As many rows as a vector has lanes are packed, then turned into columns.
+    for (index_t group = tokens.begin / lanes() * lanes(); group < tokens.end; group += lanes()) {
+      const row_range here{(std::max)(group, tokens.begin), (std::min)(group + lanes(), tokens.end)};
+      if (here.end - here.begin < lanes()) std::fill_n(scratch.rows, heads * lanes() * stride, 0.0f);
+      for (index_t r = here.begin; r < here.end; ++r) {
+        const position at = problem.queries[first_row + r];
+        if (problem.rotary) angles.move_to(first_row + r, first_row + tokens.end);
+        for (index_t h = 0; h < heads; ++h) {
+          if (r + rows_ahead < tokens.end)
+            fetch_to_read(problem.q.row(first_row + r + rows_ahead, first_head + h),
+                          problem.head_dim * bytes_of(problem.q.type));
+          load_query(problem, loader, first_row + r, first_head + h, angles.here,
+                     query_factor(problem, first_head + h, at), scratch.rows + (h * lanes() + r - group) * stride);
+        }
+      }
+      for (index_t h = 0; h < heads; ++h)
+        for (index_t c = 0; c < steps; c += lanes())
+          transpose_block(scratch.rows + h * lanes() * stride + c, stride, (std::min)(lanes(), steps - c),
+                          scratch.queries + column(h, group / width) * steps + group % width + c * width,
+                          width, scratch.block);
+    }
+  }
+
+  /// What all heads of a panel share of a tile of keys.
+  struct tile_facts {
+    bool keys_run, queries_run, finite_values;
+  };
+
+  /// S, softmax and O of one panel against rows `keys` of the tile of keys that lies in scratch.
+  HWY_NOINLINE void attend(index_t head, index_t panel, index_t first_key, row_range keys, const tile_facts& facts,
+                           bool partial) const {
+    const index_t width = panel_width(), at = column(head, panel);
+    const index_t count = keys.end - keys.begin;
+    const row_range inside = panel_rows(panel);
+    // A panel that begins before the first token has no position for lane 0: element by element there.
+    const bool whole = inside.begin == panel * width;
+    const index_t lane = inside.begin - panel * width;
+    const score_panel scores{problem,
+                             scratch.scores + (whole ? 0 : lane),
+                             first_head + head,
+                             first_row + inside.begin,
+                             inside.end - inside.begin,
+                             first_key + keys.begin,
+                             count,
+                             facts.keys_run && facts.queries_run && whole,
+                             facts.keys_run && whole,
+                             facts.keys_run ? scratch.seen + inside.begin : nullptr,
+                             scratch.nearest + inside.begin};
+    float* const elements = scratch.elements + (whole ? 0 : lane);
+    sight elements_seen = sight::all;
+    if (problem.has_elements()) elements_seen = fill_elements(scores, elements, scratch.element_buffer);
+    if (elements_seen == sight::none) return;
+
+    const product_shape score_product{loader.pack.steps, loader.pack.stride, 1, width, width};
+    const float* const queries = scratch.queries + at * loader.pack.steps;
+    for (index_t t = 0; t < count; t += block_rows)
+      product((std::min)(count - t, block_rows), score_product,
+              scratch.keys + (keys.begin + t) * loader.pack.stride, queries, nullptr,
+              scratch.scores + t * width);
+    if (problem.callbacks.relative_key) {
+      if (can_multiply_relative_keys(scores))
+        multiply_relative_keys(scores, queries, scratch.relative);
+      else
+        add_relative_keys(scores);
+    }
+    if (problem.softcap > 0) cap_scores(problem, scratch.scores, count * width);
+    if (problem.bias.kind != distance_bias::form::none) add_distance_bias(scores);
+    if (elements_seen == sight::some) add_elements(scores, elements);
+    if (partial) mask_scores(scores);
+    softmax_panel(scratch.scores, count, scratch.largest + at, scratch.total + at, scratch.keep);
+
+    float* const output = scratch.output + at * scratch.output_stride;
+    const row_range lanes_used{lane, inside.end - panel * width};
+    if (facts.finite_values)
+      add_values(lanes_used.end, keys, output);
+    else
+      add_seen_values(lanes_used, keys, output);
+    if (problem.callbacks.relative_value) {
+      float* const first = output + lane * scratch.output_stride;
+      if (scores.run)
+        multiply_relative_values(scores, scratch.relative, first, scratch.output_stride);
+      else
+        add_relative_values(scores, first, scratch.output_stride);
+    }
+  }
+
+  /// O = keep·O + Pᵀ·V of the first `queries` lanes of a panel.
+  HWY_INLINE void add_values(index_t queries, row_range keys, float* output) const {
+    const index_t width = panel_width();
+    const product_shape shape{keys.end - keys.begin, 1, width, width, scratch.output_stride};
+    for (index_t c = 0; c < scratch.output_stride; c += width) {
+      const float* const values = scratch.values + c * prefill_keys + keys.begin * width;
+      for (index_t r = 0; r < queries; r += block_rows)
+        product((std::min)(queries - r, block_rows), shape, scratch.scores + r, values, scratch.keep + r,
+                output + r * scratch.output_stride + c);
+    }
+  }
+
+  /// The same without a product of zero: where values are infinite or no numbers, a query must not meet
+  /// those it does not see.
+  HWY_NOINLINE void add_seen_values(row_range queries, row_range keys, float* output) const {
+    const index_t width = panel_width();
+    for (index_t x = queries.begin; x < queries.end; ++x)
+      for (index_t c = 0; c < problem.value_dim; ++c) {
+        float sum = 0;
+        for (index_t t = 0; t < keys.end - keys.begin; ++t) {
+          const float weight = scratch.scores[t * width + x];
+          const index_t place = (c / width * prefill_keys + keys.begin + t) * width + c % width;
+          if (weight != 0) sum += weight * scratch.values[place];
+        }
+        float& to = output[x * scratch.output_stride + c];
+        to = scratch.keep[x] * to + sum;
+      }
+  }
+
+  HWY_NOINLINE void write_rows() const {
+    constexpr index_t rows_ahead = 8;
+    for (index_t r = 0; r < rows; ++r) {
+      const bool is_token = r >= tokens.begin && r < tokens.end;
+      for (index_t h = 0; h < heads; ++h) {
+        const index_t head = first_head + h, row = first_row + r;
+        if (r + rows_ahead < rows)
+          fetch_to_write(problem.out.row(row + rows_ahead, head),
+                         problem.value_dim * bytes_of(problem.out.type));
+        const index_t at = column(h, r / panel_width()) + r % panel_width();
+        finish_row(problem, head, row,
+                   {scratch.largest[at], scratch.total[at], scratch.output + at * scratch.output_stride, is_token,
+                    is_token ? bias_left_out(problem, head, scratch.nearest[r]) : 0});
+      }
+    }
+  }
+
+  /// Rows of a run of keys that some query of a panel sees, and those that every query sees by mask and window.
+  struct panel_sight {
+    row_range some{}, all{};
+  };
+  /// Sets the bounds of every query in a run of keys.
+  HWY_NOINLINE void look_at(const key_run& run) const {
+    for (index_t r = tokens.begin; r < tokens.end; ++r) scratch.seen[r] = bounds_in(problem, first_row + r, run);
+  }
+  HWY_INLINE panel_sight sight_of_panel(index_t panel, const key_run& run) const {
+    panel_sight result{{run.begin, run.begin}, {run.begin, run.end}};
+    const row_range here = panel_rows(panel);
+    for (index_t r = here.begin; r < here.end; ++r) {
+      const row_bounds& seen = scratch.seen[r];
+      result.some = hull_of(result.some, hull_of(seen.base, seen.open));
+      result.all = intersection(result.all, seen.base);
+    }
+    return result;
+  }
+
+  /// All keys of one run of consecutive positions.
+  HWY_NOINLINE void attend_run(const key_run& run) const {
+    look_at(run);
+    panel_sight sights[most_panels];
+    row_range whole{run.begin, run.begin};
+    for (index_t panel = 0; panel < panels; ++panel) {
+      sights[panel] = sight_of_panel(panel, run);
+      whole = hull_of(whole, sights[panel].some);
+    }
+    for (index_t first = whole.begin; first < whole.end;) {
+      // Tiles begin where the run does, whoever looks: the bits of a row then do not depend on its neighbours.
+      const index_t begin = run.begin + (first - run.begin) / prefill_keys * prefill_keys;
+      const index_t count = (std::min)(prefill_keys, run.end - begin);
+      const row_range tile{begin, begin + count};
+      bool loaded = false, finite_values = true;
+      for (index_t panel = 0; panel < panels; ++panel) {
+        const row_range seen = intersection(sights[panel].some, tile);
+        const row_range here = panel_rows(panel);
+        if (is_empty(seen) || is_empty(here)) continue;
+        if (!loaded) {
+          loader.load_keys(kv_head, begin, count, growth_origin, scratch.keys);
+          finite_values = load_values(problem, kv_head, begin, count, prefill_keys, scratch.values);
+          loaded = true;
+        }
+        const tile_facts facts{true, problem.queries.is_run(first_row + here.begin, here.end - here.begin),
+                               finite_values};
+        const bool partial = seen.begin < sights[panel].all.begin || seen.end > sights[panel].all.end;
+        for (index_t h = 0; h < heads; ++h)
+          attend(h, panel, begin, {seen.begin - begin, seen.end - begin}, facts, partial);
+      }
+      first = tile.end;
+    }
+  }
+
+  /// Keys whose positions are scattered, element by element.
+  HWY_NOINLINE void attend_scattered() const {
+    for (index_t first = problem.valid_keys.begin; first < problem.valid_keys.end; first += prefill_keys) {
+      const index_t count = (std::min)(prefill_keys, problem.valid_keys.end - first);
+      const position_span keys = span_of(problem.keys, first, count);
+      bool loaded = false;
+      tile_facts facts{false, false, true};
+      for (index_t panel = 0; panel < panels; ++panel) {
+        const row_range here = panel_rows(panel);
+        if (is_empty(here)) continue;
+        const position_span queries = span_of(problem.queries, first_row + here.begin, here.end - here.begin);
+        const sight seen = sight_of(problem, queries, keys);
+        if (seen == sight::none) continue;
+        if (!loaded) {
+          loader.load_keys(kv_head, first, count, growth_origin, scratch.keys);
+          facts.finite_values = load_values(problem, kv_head, first, count, prefill_keys, scratch.values);
+          loaded = true;
+        }
+        for (index_t h = 0; h < heads; ++h) attend(h, panel, first, {0, count}, facts, seen == sight::some);
+      }
+    }
+  }
+
+  HWY_NOINLINE void run() const {
+    if (tokens.begin < tokens.end) {
+      std::fill_n(scratch.output, heads * panels * panel_width() * scratch.output_stride, 0.0f);
+      if (problem.bias.kind == distance_bias::form::linear)
+        for (index_t r = tokens.begin; r < tokens.end; ++r)
+          scratch.nearest[r] = nearest_distance(problem, first_row + r);
+      pack_queries();
+      if (!problem.runs) attend_scattered();
+      for (index_t n = 0; n < problem.run_count; ++n) attend_run(problem.runs[n]);
+    }
+    write_rows();
+  }
+};
+
+}  // namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// One-shot calls: the functions of attention/reference.hpp again, same arguments, same answer. Each is a plan and one
+/// run.
+///
+///     Eigen::MatrixXf out = posenc::fused::attention(q, k, v, rope, options);
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <type_traits>
+
+#include <Eigen/Core>
+
+#include <posenc/attention/options.hpp>
+#include <posenc/attention/reference.hpp>
+#include <posenc/encoding.hpp>
+#include <posenc/errors.hpp>
+#include <posenc/fused/executor.hpp>
+#include <posenc/fused/plan.hpp>
+#include <posenc/fused/workspace.hpp>
+#include <posenc/views.hpp>
+
+namespace posenc::inline v0_2 {
+
+namespace fused {
+
+/// One sequence of a ragged batch: its own lengths, positions, masks, cache and output.
+template <class Q, class K = Q, class V = K, class O = Q>
+struct sequence {
+  heads_view<const Q> q;
+  heads_view<const K> k;
+  heads_view<const V> v;
+  heads_view<O> out;
+  head_scalars_view<float> log_sum_exp{};  ///< empty where it is not wanted
+  attention_options options{};
+};
+
+}  // namespace fused
+
+namespace detail::fused_calls {
+using namespace fused_plans;
+
+template <class Q, class K, class V, class O>
+[[nodiscard]] fused::shape types_of() {
+  return {.q = storage_of<Q>, .k = storage_of<K>, .v = storage_of<V>, .out = storage_of<O>};
+}
+
+/// The order in which a sequence's cache lies.
+template <class K, class V>
+[[nodiscard]] fused::memory_order order_of(const heads_view<K>& k, const heads_view<V>& v) {
+  const auto side_by_side = [](const auto& view) {
+    return width_of_stride(view.head_stride) < width_of_stride(view.token_stride);
+  };
+  return side_by_side(k) && side_by_side(v) ? fused::memory_order::token_major : fused::memory_order::head_major;
+}
+
+/// Points a planned problem at the tensors of its sequence.
+template <class Q, class K, class V, class O>
+void point(attention_problem& problem, const fused::sequence<Q, K, V, O>& s) {
+  problem.q = tensor_of(s.q), problem.k = tensor_of(s.k), problem.v = tensor_of(s.v);
+  problem.out = output_of(s.out);
+  problem.log_sum_exp = s.log_sum_exp.data;
+  problem.lse_token_stride = s.log_sum_exp.token_stride;
+  problem.lse_head_stride = s.log_sum_exp.head_stride;
+}
+
+/// Refuses a batch in which one sequence writes what another reads or writes.
+template <class Sequence>
+void check_apart(std::span<const Sequence> sequences) {
+  const auto count = sequences.size();
+  if (count < 2) return;
+  // The usual batch lies in order, and its outputs apart from everything that is read: seen at a glance.
+  address_range read{~std::uintptr_t{0}, 0}, written{~std::uintptr_t{0}, 0};
+  const auto join = [](address_range& all, const address_range& one) {
+    if (one.begin == one.end) return;
+    all.begin = (std::min)(all.begin, one.begin), all.end = (std::max)(all.end, one.end);
+  };
+  bool in_order = true;
+  for (std::size_t n = 0; n < count; ++n) {
+    const Sequence& s = sequences[n];
+    join(read, addresses(s.q)), join(read, addresses(s.k)), join(read, addresses(s.v));
+    const address_range out = addresses(s.out);
+    in_order = in_order && (written.end <= out.begin || out.begin == out.end || n == 0) &&
+               s.log_sum_exp.data == nullptr;
+    join(written, out);
+  }
+  if (in_order && (read.begin >= written.end || written.begin >= read.end)) return;
+  for (std::size_t n = 0; n < count; ++n)
+    for (std::size_t m = 0; m < count; ++m) {
+      if (n == m) continue;
+      const Sequence &a = sequences[n], &b = sequences[m];
+      const auto lse = as_rows(a.log_sum_exp);
+      require(!overlap(a.out, b.q) && !overlap(a.out, b.k) && !overlap(a.out, b.v) && !overlap(lse, b.q) &&
+                  !overlap(lse, b.k) && !overlap(lse, b.v),
+              "attention_batch: the output of sequence ", n, " overlaps q, k or v of sequence ", m, " in memory");
+      require(m < n || (!overlap(a.out, b.out) && !overlap(lse, b.out) &&
+                        !overlap(a.out, as_rows(b.log_sum_exp)) && !overlap(lse, as_rows(b.log_sum_exp))),
+              "attention_batch: sequences ", n, " and ", m, " write the same memory");
+    }
+}
+
+/// Plans a batch in a workspace, its tensors checked.
+template <class Q, class K, class V, class O, class E>
+void plan_batch(builder& making, std::span<const fused::sequence<Q, K, V, O>> sequences, const E& encoding,
+                const fused::workspace* borrowed, index_t workers) {
+  for (const auto& s : sequences) {
+    check_embedded<E, float>(s.options.is_embedded);
+    const attention_shape shape = shape_of(s.q, s.k, s.v);
+    fused::shape types = types_of<Q, K, V, O>();
+    types.order = order_of(s.k, s.v);
+    making.add(resolve(s.options, shape), types, encoding);
+    check_output(shape, s.q, s.k, s.v, s.out, s.log_sum_exp);
+    check_scratch(borrowed, s.q, "q"), check_scratch(borrowed, s.k, "k"), check_scratch(borrowed, s.v, "v");
+    check_scratch(borrowed, s.out, "the output"), check_scratch(borrowed, as_rows(s.log_sum_exp), "log_sum_exp");
+  }
+  check_apart(sequences);
+  making.finish(workers);
+}
+
+/// A batch: checked first, all of it, then run.
+template <class Q, class K, class V, class O, class E>
+void run_batch(const kernel_table& kernels, std::span<const fused::sequence<Q, K, V, O>> sequences,
+               const E& encoding, const fused::execution& how) {
+  static_assert(check_storage<Q, K, V, O>() && check_encoding<E, float>());
+  fused::workspace own;
+  fused::workspace& scratch = how.memory ? *how.memory : own;
+  builder making(scratch, kernels, sequences.size());
+  plan_batch(making, sequences, encoding, how.memory, static_cast<index_t>(how.executor.workers()));
+  if (making.where().tasks == 0) return;
+  for (std::size_t n = 0; n < sequences.size(); ++n) {
+    making.prepare(n, encoding);
+    item& one = making.items()[n];
+    one.problem = one.bound(making.memory());
+    point(one.problem, sequences[n]);
+  }
+  const std::span<const item> items(making.items(), sequences.size());
+  fused_plans::run(kernels, making.where(), items, making.memory(), how.executor,
+                   [items](std::size_t n) -> const attention_problem& { return items[n].problem; });
+}
+
+template <class S, class Q, class K, class V, class E>
+[[nodiscard]] attention_result<S> result_of(const kernel_table& kernels, heads_view<const Q> q,
+                                            heads_view<const K> k, heads_view<const V> v, const E& encoding,
+                                            const attention_options& options, const fused::execution& how) {
+  static_assert(check_storage<Q, K, V, S>());
+  attention_result<S> result;
+  const index_t heads = q.heads, value_dim = v.head_dim;
+  require(q.tokens >= 0 && heads >= 0 && value_dim >= 0, "attention: negative shapes");
+  result.output.resize(q.tokens, heads * value_dim);
+  result.log_sum_exp.resize(q.tokens, heads);
+  const fused::sequence<Q, K, V, S> one{q,
+                                        k,
+                                        v,
+                                        token_major(result.output.data(), q.tokens, heads, value_dim),
+                                        {result.log_sum_exp.data(), q.tokens, heads, heads, 1},
+                                        options};
+  with_concrete(encoding, [&](const auto& concrete) {
+    run_batch(kernels, std::span<const fused::sequence<Q, K, V, S>>(&one, 1), concrete, how);
+  });
+  return result;
+}
+
+}  // namespace detail::fused_calls
+
+namespace fused {
+inline namespace POSENC_FUSED_ISA {
+
+/// Several sequences of different lengths and positions in one call, all with the same encoding. Every
+/// sequence is checked before any output is written. \throws std::invalid_argument, std::out_of_range
+template <class Q, class K, class V, class O, class E>
+void attention_batch(std::span<const sequence<Q, K, V, O>> sequences, const E& encoding,
+                     const execution& how = {}) {
+  posenc::detail::with_concrete(encoding, [&](const auto& one) {
+    posenc::detail::fused_calls::run_batch(posenc::detail::fused_kernels::this_isa::kernels(), sequences, one, how);
+  });
+}
+
+/// Attention over strided views into the caller's memory, each of a type of its own. Nothing is written when it throws,
+/// unless it is one of the encoding's own functions that kernels call (lower/encodings.hpp) that throws: then the
+/// output is partly written.
+/// \param out tokens × heads × value_dim, apart from q, k and v
+/// \param log_sum_exp ln Z per token and head, or an empty view
+/// \throws std::invalid_argument, std::out_of_range
+template <class Q, class K, class V, class O, class E>
+void attention_into(heads_view<Q> q, heads_view<K> k, heads_view<V> v, const E& encoding,
+                    const attention_options& options, heads_view<O> out, head_scalars_view<float> log_sum_exp = {},
+                    const execution& how = {}) {
+  using one_sequence =
+      sequence<std::remove_const_t<Q>, std::remove_const_t<K>, std::remove_const_t<V>, std::remove_const_t<O>>;
+  static_assert(posenc::detail::fused_plans::check_storage<Q, K, V, O>());
+  const one_sequence one{q, k, v, out, log_sum_exp, options};
+  fused::attention_batch(std::span<const one_sequence>(&one, 1), encoding, how);
+}
+
+/// Bytes that a workspace over the caller's own memory needs for this batch and an executor of so many
+/// workers. \throws std::invalid_argument, std::out_of_range as the call would
+template <class Q, class K, class V, class O, class E>
+[[nodiscard]] std::size_t workspace_bytes(std::span<const sequence<Q, K, V, O>> sequences, const E& encoding,
+                                          index_t workers = 1) {
+  return posenc::detail::with_concrete(encoding, [&](const auto& one) {
+    workspace own;
+    posenc::detail::fused_plans::builder making(own, posenc::detail::fused_kernels::this_isa::kernels(),
+                                                sequences.size());
+    posenc::detail::fused_calls::plan_batch(making, sequences, one, nullptr, workers);
+    return making.where().bytes + workspace::line;
+  });
+}
+
+/// Attention over strided views, with its log-sum-exp. The result has the type of q.
+template <class Q, class K, class V, class E>
+[[nodiscard]] attention_result<std::remove_const_t<Q>> attention_with_log_sum_exp(
+    heads_view<Q> q, heads_view<K> k, heads_view<V> v, const E& encoding, const attention_options& options,
+    const execution& how = {}) {
+  return posenc::detail::fused_calls::result_of<std::remove_const_t<Q>, std::remove_const_t<Q>,
+                                                std::remove_const_t<K>, std::remove_const_t<V>>(
+      posenc::detail::fused_kernels::this_isa::kernels(), q, k, v, encoding, options, how);
+}
+
+/// Attention over matrices of tokens × (heads·head_dim), with its log-sum-exp. Column-major matrices and
+/// expressions are copied into row-major order first.
+template <class Q, class K, class V, class E>
+[[nodiscard]] auto attention_with_log_sum_exp(const Eigen::MatrixBase<Q>& q, const Eigen::MatrixBase<K>& k,
+                                              const Eigen::MatrixBase<V>& v, const E& encoding,
+                                              const attention_options& options, const execution& how = {}) {
+  const posenc::detail::attention_matrices m(q, k, v, options);
+  return fused::attention_with_log_sum_exp(m.q(), m.k(), m.v(), encoding, options, how);
+}
+
+/// Attention over matrices or views: the output, tokens × (heads·value_dim), row-major.
+template <class Q, class K, class V, class E>
+[[nodiscard]] auto attention(const Q& q, const K& k, const V& v, const E& encoding,
+                             const attention_options& options = {}, const execution& how = {}) {
+  return fused::attention_with_log_sum_exp(q, k, v, encoding, options, how).output;
+}
+/// The same with an executor alone.
+template <class Q, class K, class V, class E, executor X>
+[[nodiscard]] auto attention(const Q& q, const K& k, const V& v, const E& encoding,
+                             const attention_options& options, const X& by) {
+  return fused::attention(q, k, v, encoding, options, execution{.executor = by});
+}
+
+}  // inline namespace
+}  // namespace fused
+
+/// fused::attention_with_log_sum_exp as a function object, to hand to self_attention and to the property checks.
+struct fused_attention {
+  fused::execution how{};
+
+  template <class Q, class K, class V, class E>
+  [[nodiscard]] auto operator()(const Q& q, const K& k, const V& v, const E& encoding,
+                                const attention_options& options) const {
+    return fused::attention_with_log_sum_exp(q, k, v, encoding, options, how);
+  }
+};
+
+}  // namespace posenc::inline v0_2
