@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);  // relative paths of --gtest_output count from where the program started
+  ::testing::InitGoogleTest(&argc, argv);  // notes the folder that --gtest_output counts from
   std::filesystem::current_path(POSENC_PROJECT_ROOT);
   return RUN_ALL_TESTS();
 }
