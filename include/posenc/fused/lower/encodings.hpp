@@ -107,8 +107,8 @@ template <class E>
 [[nodiscard]] std::optional<position> checked_reach(const E& encoding) {
   if constexpr (has_bias_reach<E>) {
     const position reach = encoding.bias_reach();
-    require(reach >= 0 && reach <= position_limit, "fused attention: bias_reach() of this encoding is ", reach,
-            "; it is a distance, not negative");
+    require(reach >= 0 && reach <= position_limit, "fused attention: bias_reach() of this encoding is ",
+            reach, "; it is a distance, not negative");
     return reach;
   } else {
     return std::nullopt;
@@ -136,8 +136,7 @@ template <class E>
       if (plan.distances.count() <= 0) return plan;
       // Scattered positions may span any distance; then a table costs more than it saves. And kernels that read
       // it count a tile beyond a distance, which must not be the last number there is.
-      const bool is_near =
-          all.first > -attention_problem::no_limit && all.last < attention_problem::no_limit;
+      const bool is_near = all.first > -attention_problem::no_limit && all.last < attention_problem::no_limit;
       if (is_near && plan.distances.count() <= problem.query_tokens + problem.key_tokens + 4096) {
         plan.kind = distance_bias::form::diagonal;
         plan.bytes = heads * static_cast<std::size_t>(plan.distances.count()) * sizeof(float);
@@ -170,8 +169,8 @@ void lower_bias([[maybe_unused]] const E& encoding, const bias_plan& plan, [[may
       auto* const slopes = static_cast<double*>(memory);
       for (index_t h = 0; h < problem.heads; ++h) {
         const bias_line line = encoding.linear_bias(static_cast<int>(h));
-        require(is_finite(line.behind) && is_finite(line.ahead), "fused attention: the linear bias of head ", h,
-                " has slopes ", line.behind, " and ", line.ahead);
+        require(is_finite(line.behind) && is_finite(line.ahead), "fused attention: the linear bias of head ",
+                h, " has slopes ", line.behind, " and ", line.ahead);
         slopes[h] = line.behind;
         slopes[problem.heads + h] = line.ahead;
       }
@@ -217,7 +216,8 @@ inline void check_rotation(const rotation& rotary, const attention_problem& prob
   if (rotary.text_follows || problem.queries.places) return;
   for (index_t i = problem.valid_queries.begin; i < problem.valid_queries.end; ++i)
     rotary.check_token(problem.queries[i]);
-  for (index_t j = problem.valid_keys.begin; j < problem.valid_keys.end; ++j) rotary.check_token(problem.keys[j]);
+  for (index_t j = problem.valid_keys.begin; j < problem.valid_keys.end; ++j)
+    rotary.check_token(problem.keys[j]);
 }
 
 /// Checks every rotation that an encoding is made of.
