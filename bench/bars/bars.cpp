@@ -234,6 +234,30 @@ void biases() {
          ratio_of([&] { c.run(both, c.options()); }, [&] { c.run(rope, c.options()); }), "x rope", 1.15);
 }
 
+/// Caches as engines keep and edit them: 8192 keys whose positions come one by one.
+void edited_caches() {
+  if (!wanted("edited-cache")) return;
+  constexpr index_t keys = 8192;
+  const auto rope = rope_of(128);
+  call<float> c{.queries = 1, .keys = keys, .heads = 32, .kv_heads = 8, .head_dim = 128};
+  const auto against = [&](const char* name, const std::vector<position>& where, double aim) {
+    posenc::attention_options edited = c.options();
+    edited.query_positions = posenc::positions::from(3 * keys);
+    edited.key_positions = posenc::positions::each(where);
+    c.run(rope, edited);
+    report(name, ratio_of([&] { c.run(rope, edited); }, [&] { c.run(rope, c.options()); }), "x plain", aim);
+  };
+  std::vector<position> ring, one_block, ten_blocks;
+  for (index_t row = 0; row < keys; ++row) {
+    ring.push_back(row < 3000 ? row + 2 * keys : row + keys);
+    one_block.push_back(row < 4000 ? row : row + 100);
+    ten_blocks.push_back(row + row / 800 * 64);
+  }
+  against("edited-cache-ring-8192", ring, 1.10);
+  against("edited-cache-one-evicted-block-8192", one_block, 1.10);
+  against("edited-cache-ten-evicted-blocks-8192", ten_blocks, 1.25);
+}
+
 void masks() {
   const auto rope = rope_of(64);
   if (wanted("packed-documents")) {
@@ -303,6 +327,7 @@ int main(int argc, char** argv) {
   planning();
   against_the_first_edition();
   biases();
+  edited_caches();
   masks();
   std::printf("# %d missed\n", missed);
   return 0;

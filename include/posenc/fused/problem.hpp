@@ -152,6 +152,8 @@ struct attention_problem {
 
   const rotation* rotary = nullptr;  ///< null where nothing rotates or callbacks.rotate does it
   bool keys_are_rotated = false;     ///< k holds rotated keys; only q rotates
+  /// R(j0 + t) = R(j0)·R(t) for all tokens here, so that kernels may split positions as they like.
+  bool splits_positions = false;
   distance_bias bias{};
   encoding_callbacks callbacks{};
 

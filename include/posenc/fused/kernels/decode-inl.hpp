@@ -56,7 +56,7 @@ HWY_INLINE bool fits_decode(const attention_problem& problem) {
   const encoding_callbacks& callbacks = problem.callbacks;
   return problem.query_tokens <= decode_queries && problem.runs && !callbacks.relative_key &&
          !callbacks.relative_value && !callbacks.rotate &&
-         (!problem.rotary || problem.keys_are_rotated || problem.rotary->depends_on_offset_only());
+         (!problem.rotary || problem.keys_are_rotated || problem.splits_positions);
 }
 
 /// Floats of one row's partial result: its output, padded, then largest and total.

@@ -24,7 +24,7 @@ HWY_INLINE index_t step_stride(const attention_problem& problem) {
 
 /// True where the step table is used: by keys that turn on load and by many queries, whose phases add up.
 HWY_INLINE bool needs_step_table(const attention_problem& problem, const task_plan& plan) {
-  return problem.rotary && problem.rotary->depends_on_offset_only() && problem.rotary->pairs() > 0 &&
+  return problem.rotary && problem.splits_positions && problem.rotary->pairs() > 0 &&
          !(plan.decode && problem.keys_are_rotated);
 }
 

@@ -70,7 +70,7 @@ struct key_loader {
       return;
     }
     pair_angles base;
-    const bool shared = rotary->depends_on_offset_only() && problem.keys.is_run(row, count);
+    const bool shared = problem.splits_positions && problem.keys.is_run(row, count);
     for (index_t t = 0; t < count; ++t) {
       if (t == 0 || !shared)
         token_angles(*rotary, place_of(problem.keys, row + t), rotation_side::key,

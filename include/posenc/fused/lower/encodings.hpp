@@ -220,6 +220,22 @@ inline void check_rotation(const rotation& rotary, const attention_problem& prob
     rotary.check_token(problem.keys[j]);
 }
 
+/// True where a rotation by a sum of positions is one by either and then by the other for all tokens of the problem: on
+/// one axis, and for text under a rotation of several, which stands at the same place on all of them.
+[[nodiscard]] inline bool splits_positions(const rotation& rotary, const attention_problem& problem) {
+  if (rotary.depends_on_offset_only()) return true;
+  if (!rotary.framework_frequencies.empty() || problem.queries.places || problem.keys.places) return false;
+  const auto table = static_cast<position>(rotary.axis_positions_of_token.size());
+  const auto is_text = [table](const row_positions& positions, const row_range& rows) {
+    const position_bounds bounds = bounds_of(positions, rows);
+    return rows.begin >= rows.end || table == 0 || bounds.lowest >= table || bounds.highest < 0;
+  };
+  constexpr int extra = 3;  // where text stands still
+  return std::find(rotary.axis_of_pair.begin(), rotary.axis_of_pair.end(), extra) ==
+             rotary.axis_of_pair.end() &&
+         is_text(problem.queries, problem.valid_queries) && is_text(problem.keys, problem.valid_keys);
+}
+
 /// Checks every rotation that an encoding is made of.
 template <class E>
 void check_rotations(const E& encoding, const attention_problem& problem) {
@@ -279,6 +295,7 @@ void lower_doors(const E& encoding, attention_problem& problem) {
     if constexpr (lowers_to_rotation<E>) {
       const rotation& rotary = encoding.lowered();
       if (rotary.rotary_dim > 0) problem.rotary = &rotary;
+      problem.splits_positions = splits_positions(rotary, problem);
     } else {
       problem.callbacks.rotate = call_rotate<E>;
     }
