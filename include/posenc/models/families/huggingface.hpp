@@ -2,7 +2,7 @@
 /// \file
 /// What each rotating model_type of Hugging Face transformers fixes in code and a config.json therefore does not say:
 /// pairing, default base and widths, which layers are local, what scales the scores. Facts read off the model classes of
-/// transformers 5.24. A new family is one row of `families` and one line of tests/models/families_test.cpp;
+/// transformers 5.24. A new family is one row of `families`, judged by tools/judge_transformers.py;
 /// docs/models.md says how.
 #pragma once
 
