@@ -31,12 +31,17 @@ posenc::rope_options options_of_rope() { return {.head_dim = 16, .pairing = pose
 TEST(rope_by_length, is_the_rope_of_each_sequence_in_one_batch) {
   const posenc::rope_by_length<float> rope{options_of_rope(), ntk()};
   const auto x = random_matrix<float>(40, 32, 1);
-  std::array<row_major_matrix<float>, 2> out{row_major_matrix<float>(10, 32), row_major_matrix<float>(40, 32)};
+  std::array<row_major_matrix<float>, 2> out{row_major_matrix<float>(10, 32),
+                                             row_major_matrix<float>(40, 32)};
   std::vector<posenc::attention_sequence<float>> batch;
   for (std::size_t n = 0; n < 2; ++n) {
     const index_t tokens = out[n].rows();
     const auto rows = posenc::token_major(x.data(), tokens, 2, 16);
-    batch.push_back({rows, rows, rows, posenc::as_heads(out[n], 2), {},
+    batch.push_back({rows,
+                     rows,
+                     rows,
+                     posenc::as_heads(out[n], 2),
+                     {},
                      {.heads = 2, .mask = posenc::causal, .context_length = tokens}});
   }
   for (const bool fused : {false, true}) {
@@ -48,7 +53,8 @@ TEST(rope_by_length, is_the_rope_of_each_sequence_in_one_batch) {
       const row_major_matrix<float> part = x.topRows(out[n].rows());
       // Settled by hand: 10 tokens are within the trained 16, 40 are beyond.
       const posenc::rope<float> settled{options_of_rope(), ntk(), out[n].rows()};
-      const auto expected = posenc::reference::attention(part, part, part, settled, {.heads = 2, .mask = posenc::causal});
+      const auto expected =
+          posenc::reference::attention(part, part, part, settled, {.heads = 2, .mask = posenc::causal});
       EXPECT_LT(fused_calls::relative_error(out[n], expected), 1e-6) << fused << ", sequence " << n;
     }
   }
@@ -78,8 +84,8 @@ TEST(rope_by_length, needs_the_length) {
   const auto x = random_matrix<float>(4, 32, 1);
   EXPECT_REFUSAL(posenc::reference::attention(x, x, x, rope, {.heads = 2}), std::invalid_argument,
                  "set the option context_length");
-  EXPECT_REFUSAL(posenc::fused::attention(x, x, x, rope, {.heads = 2, .context_length = 0}), std::invalid_argument,
-                 "context_length 0");
+  EXPECT_REFUSAL(posenc::fused::attention(x, x, x, rope, {.heads = 2, .context_length = 0}),
+                 std::invalid_argument, "context_length 0");
 }
 
 }  // namespace

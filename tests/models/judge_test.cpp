@@ -28,7 +28,8 @@ const encoding_description* find(const model_description& model, const std::stri
   for (const auto& one : model.encodings) {
     const bool is_side = one.layer_type == "encoder" || one.layer_type == "decoder";
     const bool fits = !is_side || side.empty() || one.layer_type == side;
-    if (fits && std::find(one.layers.begin(), one.layers.end(), layer) != one.layers.end() && found == nullptr)
+    if (fits && std::find(one.layers.begin(), one.layers.end(), layer) != one.layers.end() &&
+        found == nullptr)
       found = &one;
   }
   return found;
@@ -72,10 +73,12 @@ std::string difference(const encoding_description& ours, const json& theirs, boo
   if (!rotates) return said;
   const posenc::rope_description& rope = ours.rope();
   const auto made = posenc::make_rope<double>(rope, 40);
-  compare("first channel", static_cast<double>(rope.options.rotary_offset), turned.at("first").get<double>(), 0);
+  compare("first channel", static_cast<double>(rope.options.rotary_offset), turned.at("first").get<double>(),
+          0);
   const bool interleaved = rope.options.pairing == posenc::pairing::interleaved;
   // Classes that take interleaved weights apart hand on halves.
-  if (interleaved != (turned.at("pairing") == "interleaved") && !(permutes && interleaved)) said += "pairing; ";
+  if (interleaved != (turned.at("pairing") == "interleaved") && !(permutes && interleaved))
+    said += "pairing; ";
   // The slowest pairs do not move visibly within 40 tokens, so that the width that was seen may be too small.
   if (*rope.options.rotary_dim < turned.at("channels").get<index_t>()) said += "fewer channels; ";
   const json& pairs = turned.at("pairs");
@@ -87,8 +90,9 @@ std::string difference(const encoding_description& ours, const json& theirs, boo
       said += "pair " + std::to_string(pairs[n].get<int>()) + " turns by " + std::to_string(w) + " and " +
               std::to_string(expected) + "; ";
   }
-  if (!factors.empty() &&
-      std::none_of(factors.begin(), factors.end(), [&](double f) { return std::abs(f - made.attention_factor()) < 1e-5; }))
+  if (!factors.empty() && std::none_of(factors.begin(), factors.end(), [&](double f) {
+        return std::abs(f - made.attention_factor()) < 1e-5;
+      }))
     said += "attention factor; ";
   return said;
 }
@@ -113,9 +117,9 @@ TEST(judge, descriptions_agree_with_the_classes_of_transformers) {
       if (side == "cross") continue;
       for (const json& index : group.at("layers")) {
         const encoding_description* ours = find(*model, side, index.get<index_t>());
-        const std::string here =
-            ours == nullptr ? "no such layer; "
-                            : difference(*ours, group, row.at("permutes").get<bool>(), row.at("factors").get<std::vector<double>>());
+        const std::string here = ours == nullptr ? "no such layer; "
+                                                 : difference(*ours, group, row.at("permutes").get<bool>(),
+                                                              row.at("factors").get<std::vector<double>>());
         if (!here.empty() && said.empty()) said = side + " layer " + index.dump() + ": " + here;
         ++layers;
       }

@@ -24,7 +24,8 @@ template <std::floating_point T>
 class rope_by_length {
  public:
   /// \throws std::invalid_argument when the options or the scaling mean nothing
-  rope_by_length(const rope_options& options, any_scaling scaling) : options_(options), scaling_(std::move(scaling)) {
+  rope_by_length(const rope_options& options, any_scaling scaling)
+      : options_(options), scaling_(std::move(scaling)) {
     (void)at_length(1);  // what means nothing is refused here and not in the first call
   }
 
