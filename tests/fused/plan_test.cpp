@@ -395,6 +395,22 @@ TEST(options, that_float_cannot_carry_are_refused) {
   EXPECT_NO_THROW(static_cast<void>(posenc::fused::attention(x, x, x, embeds, {.is_embedded = true})));
 }
 
+TEST(options, no_keys_and_an_empty_list_of_positions_give_zeros) {
+  // The list ends where its memory does: the sanitizers see a look at what would be its first entry.
+  const std::vector<position> one{7};
+  const std::span<const position> none = std::span(one).subspan(1);
+  const auto q = random_matrix<float>(3, 16, 1), k = random_matrix<float>(0, 16, 2);
+  const attention_options options{.heads = 2,
+                                  .mask = posenc::causal,
+                                  .query_positions = posenc::positions::from(7),
+                                  .key_positions = posenc::positions::each(none)};
+  for (const auto& result : {posenc::fused::attention_with_log_sum_exp(q, k, k, rope_of(8), options),
+                             posenc::reference::attention_with_log_sum_exp(q, k, k, rope_of(8), options)}) {
+    EXPECT_TRUE((result.output.array() == 0).all());
+    EXPECT_TRUE((result.log_sum_exp.array() == -std::numeric_limits<float>::infinity()).all());
+  }
+}
+
 TEST(options, a_sink_of_minus_infinity_is_no_sink) {
   const auto x = random_matrix<float>(4, 8, 1);
   const std::vector<double> none{-std::numeric_limits<double>::infinity()};
