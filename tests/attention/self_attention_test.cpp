@@ -2,6 +2,7 @@
 /// \file
 /// The self-attention layer: where the doors act, and hand-worked numbers.
 #include <posenc/attention/self_attention.hpp>
+#include <posenc/encodings/learned_absolute.hpp>
 
 #include <cmath>
 #include <span>
