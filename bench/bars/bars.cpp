@@ -8,11 +8,11 @@
 /// and third quartile), or a share. Nothing is compared with a number from another machine. Each variant's result is
 /// checked against the reference before it is timed.
 #include <algorithm>
-#include <ctime>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <functional>
 #include <random>
@@ -102,9 +102,9 @@ matrix<S> random(index_t rows, index_t columns, unsigned seed) {
 template <class S>
 struct call {
   index_t queries, keys, heads, kv_heads, head_dim;
-  matrix<S> q = random<S>(queries, heads * head_dim, 1), k = random<S>(keys, kv_heads * head_dim, 2),
-            v = random<S>(keys, kv_heads * head_dim, 3);
-  matrix<S> out = matrix<S>(queries, heads * head_dim);
+  matrix<S> q = random<S>(queries, heads*head_dim, 1), k = random<S>(keys, kv_heads*head_dim, 2),
+            v = random<S>(keys, kv_heads*head_dim, 3);
+  matrix<S> out = matrix<S>(queries, heads* head_dim);
   posenc::fused::workspace memory{};
 
   [[nodiscard]] posenc::attention_options options() const {
@@ -113,8 +113,8 @@ struct call {
   template <class E>
   void run(const E& encoding, const posenc::attention_options& how, bool own_scratch = false) {
     posenc::fused::attention_into(posenc::as_heads(q, heads), posenc::as_heads(k, kv_heads),
-                                  posenc::as_heads(v, kv_heads), encoding, how, posenc::as_heads(out, heads), {},
-                                  {.memory = own_scratch ? nullptr : &memory});
+                                  posenc::as_heads(v, kv_heads), encoding, how, posenc::as_heads(out, heads),
+                                  {}, {.memory = own_scratch ? nullptr : &memory});
   }
   /// Ends the program unless the last rows of `out` are those of the reference in double.
   template <class E>
@@ -125,9 +125,9 @@ struct call {
     posenc::attention_options last = how;
     const position first = keys - rows;
     last.query_positions = posenc::positions::from(first);
-    const auto expected = posenc::reference::attention(
-        q.bottomRows(rows).template cast<double>().eval(), k.template cast<double>().eval(),
-        v.template cast<double>().eval(), encoding, last);
+    const auto expected = posenc::reference::attention(q.bottomRows(rows).template cast<double>().eval(),
+                                                       k.template cast<double>().eval(),
+                                                       v.template cast<double>().eval(), encoding, last);
     const double error = (out.bottomRows(rows).template cast<double>() - expected).norm() / expected.norm();
     if (error > (sizeof(S) == 4 ? 1e-5 : 2e-2)) {
       std::printf("%s: wrong by %g\n", name, error);
@@ -137,7 +137,8 @@ struct call {
 };
 
 posenc::rope<float> rope_of(index_t head_dim) {
-  return posenc::rope<float>{{.head_dim = head_dim, .base = 500'000.0, .pairing = posenc::pairing::half_split}};
+  return posenc::rope<float>{
+      {.head_dim = head_dim, .base = 500'000.0, .pairing = posenc::pairing::half_split}};
 }
 posenc::t5_bias<float> t5_of(index_t heads) {
   return {{.buckets = 32, .max_distance = 128, .bidirectional = false},
@@ -204,8 +205,8 @@ void against_the_first_edition() {
           baseline::attention_bfloat16(reinterpret_cast<const unsigned short*>(c.q.data()),
                                        reinterpret_cast<const unsigned short*>(c.k.data()),
                                        reinterpret_cast<const unsigned short*>(c.v.data()),
-                                       reinterpret_cast<unsigned short*>(theirs.data()), s.queries, s.keys, s.heads,
-                                       s.kv_heads, s.head_dim);
+                                       reinterpret_cast<unsigned short*>(theirs.data()), s.queries, s.keys,
+                                       s.heads, s.kv_heads, s.head_dim);
       };
       before();
       const double apart = (theirs.template cast<double>() - c.out.template cast<double>()).norm() /
@@ -229,8 +230,32 @@ void biases() {
   const auto rope = rope_of(128);
   const auto both = posenc::combine(rope, t5_of(32));
   c.check(both, c.options(), "combine-rope-t5");
-  report("combine-rope-t5-decode-8192", ratio_of([&] { c.run(both, c.options()); }, [&] { c.run(rope, c.options()); }),
-         "x rope", 1.15);
+  report("combine-rope-t5-decode-8192",
+         ratio_of([&] { c.run(both, c.options()); }, [&] { c.run(rope, c.options()); }), "x rope", 1.15);
+}
+
+/// Caches as engines keep and edit them: 8192 keys whose positions come one by one.
+void edited_caches() {
+  if (!wanted("edited-cache")) return;
+  constexpr index_t keys = 8192;
+  const auto rope = rope_of(128);
+  call<float> c{.queries = 1, .keys = keys, .heads = 32, .kv_heads = 8, .head_dim = 128};
+  const auto against = [&](const char* name, const std::vector<position>& where, double aim) {
+    posenc::attention_options edited = c.options();
+    edited.query_positions = posenc::positions::from(3 * keys);
+    edited.key_positions = posenc::positions::each(where);
+    c.run(rope, edited);
+    report(name, ratio_of([&] { c.run(rope, edited); }, [&] { c.run(rope, c.options()); }), "x plain", aim);
+  };
+  std::vector<position> ring, one_block, ten_blocks;
+  for (index_t row = 0; row < keys; ++row) {
+    ring.push_back(row < 3000 ? row + 2 * keys : row + keys);
+    one_block.push_back(row < 4000 ? row : row + 100);
+    ten_blocks.push_back(row + row / 800 * 64);
+  }
+  against("edited-cache-ring-8192", ring, 1.10);
+  against("edited-cache-one-evicted-block-8192", one_block, 1.10);
+  against("edited-cache-ten-evicted-blocks-8192", ten_blocks, 1.25);
 }
 
 void masks() {
@@ -251,7 +276,8 @@ void masks() {
     const matrix<float> expected = c.out;
     c.run(rope, packed);
     if ((c.out - expected).norm() > 1e-4f * expected.norm()) std::exit(2);
-    report("packed-documents-8-of-128-12x64", ratio_of([&] { c.run(rope, packed); }, as_batch), "x batch", 1.15);
+    report("packed-documents-8-of-128-12x64", ratio_of([&] { c.run(rope, packed); }, as_batch), "x batch",
+           1.15);
     posenc::attention_options uneven = c.options();
     uneven.visible = posenc::documents({0, 77, 190, 333, 470, 601, 780, 900});
     c.run(rope, uneven);
@@ -263,21 +289,22 @@ void masks() {
     posenc::attention_options dense = c.options(), none = c.options();
     dense.mask = none.mask = posenc::bidirectional;
     dense.visible = posenc::dense_bias(posenc::dense_scores(bias.data(), 1, 1024, 1024));
-    report("dense-float-mask-prefill-12x64-1024", ratio_of([&] { c.run(rope, dense); }, [&] { c.run(rope, none); }, 15),
-           "x no mask", 1.5);
+    report("dense-float-mask-prefill-12x64-1024",
+           ratio_of([&] { c.run(rope, dense); }, [&] { c.run(rope, none); }, 15), "x no mask", 1.5);
   }
   const auto wide = rope_of(128);
   if (wanted("prefix-lm")) {
     call<float> c{.queries = 16, .keys = 8192, .heads = 32, .kv_heads = 8, .head_dim = 128};
     posenc::attention_options prefix = c.options();
     prefix.visible = posenc::prefix_lm(4000);
-    report("prefix-lm-16-queries-8192", ratio_of([&] { c.run(wide, prefix); }, [&] { c.run(wide, c.options()); }),
-           "x causal", 1.3);
+    report("prefix-lm-16-queries-8192",
+           ratio_of([&] { c.run(wide, prefix); }, [&] { c.run(wide, c.options()); }), "x causal", 1.3);
     call<float> whole{.queries = 1024, .keys = 1024, .heads = 12, .kv_heads = 12, .head_dim = 64};
     prefix = whole.options();
     prefix.visible = posenc::prefix_lm(100);
     report("prefix-lm-prefill-12x64-1024",
-           ratio_of([&] { whole.run(rope, prefix); }, [&] { whole.run(rope, whole.options()); }, 15), "x causal", 1.3);
+           ratio_of([&] { whole.run(rope, prefix); }, [&] { whole.run(rope, whole.options()); }, 15),
+           "x causal", 1.3);
   }
   if (wanted("tree-of-16")) {
     call<float> c{.queries = 16, .keys = 8192, .heads = 32, .kv_heads = 8, .head_dim = 128};
@@ -295,11 +322,12 @@ void masks() {
 /// usage: bars [PART_OF_A_NAME]
 int main(int argc, char** argv) {
   if (argc > 1) only = argv[1];
-  std::printf("# %s, %s, one thread, FMA peak %.0f GFLOP/s\n", processor().c_str(), posenc::fused::target_name(),
-              posenc::bench::fma_peak() * 1e-9);
+  std::printf("# %s, %s, one thread, FMA peak %.0f GFLOP/s\n", processor().c_str(),
+              posenc::fused::target_name(), posenc::bench::fma_peak() * 1e-9);
   planning();
   against_the_first_edition();
   biases();
+  edited_caches();
   masks();
   std::printf("# %d missed\n", missed);
   return 0;

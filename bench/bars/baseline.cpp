@@ -36,9 +36,9 @@ void attention(const float* q, const float* k, const float* v, float* out, std::
   run(q, k, v, out, queries, keys, heads, kv_heads, head_dim, own_scratch);
 }
 
-void attention_bfloat16(const unsigned short* q, const unsigned short* k, const unsigned short* v, unsigned short* out,
-                        std::ptrdiff_t queries, std::ptrdiff_t keys, std::ptrdiff_t heads, std::ptrdiff_t kv_heads,
-                        std::ptrdiff_t head_dim) {
+void attention_bfloat16(const unsigned short* q, const unsigned short* k, const unsigned short* v,
+                        unsigned short* out, std::ptrdiff_t queries, std::ptrdiff_t keys,
+                        std::ptrdiff_t heads, std::ptrdiff_t kv_heads, std::ptrdiff_t head_dim) {
   using S = Eigen::bfloat16;
   run(reinterpret_cast<const S*>(q), reinterpret_cast<const S*>(k), reinterpret_cast<const S*>(v),
       reinterpret_cast<S*>(out), queries, keys, heads, kv_heads, head_dim, false);

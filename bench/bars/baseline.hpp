@@ -14,8 +14,8 @@ void attention(const float* q, const float* k, const float* v, float* out, std::
                std::ptrdiff_t keys, std::ptrdiff_t heads, std::ptrdiff_t kv_heads, std::ptrdiff_t head_dim,
                bool own_scratch);
 /// The same in bfloat16; the pointers are to 16-bit patterns.
-void attention_bfloat16(const unsigned short* q, const unsigned short* k, const unsigned short* v, unsigned short* out,
-                        std::ptrdiff_t queries, std::ptrdiff_t keys, std::ptrdiff_t heads, std::ptrdiff_t kv_heads,
-                        std::ptrdiff_t head_dim);
+void attention_bfloat16(const unsigned short* q, const unsigned short* k, const unsigned short* v,
+                        unsigned short* out, std::ptrdiff_t queries, std::ptrdiff_t keys,
+                        std::ptrdiff_t heads, std::ptrdiff_t kv_heads, std::ptrdiff_t head_dim);
 
 }  // namespace baseline

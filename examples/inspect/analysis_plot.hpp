@@ -37,7 +37,9 @@ inline void analysis_plot(const std::vector<encoding_analysis>& all,
     ++curves;
     const frequency_analysis& f = *one.frequencies;
     const std::string name = "$curve" + std::to_string(curves), comma = curves > 1 ? ", " : "";
-    const std::string title = one.title + (one.layer_type.empty() ? "" : ", " + one.layer_type);
+    const std::string title =
+        one.title.substr(one.title.find_last_of('/') + 1) +
+        (one.layer_type.empty() || one.layer_type == "full_attention" ? "" : ", " + one.layer_type);
     const std::string colour = " lc " + std::to_string(curves);
     data += name + "_resolution << EOD\n";
     posenc::position before = 0;
@@ -81,7 +83,7 @@ inline void analysis_plot(const std::vector<encoding_analysis>& all,
     data += "EOD\n";
     hashes += comma + name + "_hashes using 1:4 with lines lw 2" + colour + " title " +
               quoted(title + ": slowest first") + ", " + name + "_hashes using 1:2 with points pt 7 ps 0.8" +
-              colour + " title 'fastest first (none left after the last dot)', " + name +
+              colour + " title 'fastest first, to the last n that leaves any', " + name +
               "_hashes using 1:3 with lines lw 1 dt 2" + colour + " title 'as independent hashes'";
     resolution += comma + name + "_resolution using 1:2 with lines lw 2" + colour + " title " +
                   quoted(title + ": carry it") + ", " + name + "_resolution using 1:3 with lines lw 1 dt 2" +
@@ -95,9 +97,9 @@ inline void analysis_plot(const std::vector<encoding_analysis>& all,
   }
   posenc::detail::require(curves > 0, "--plot: there are no frequencies to draw");
   gnuplot::draw(
-      "set terminal svg size 900,1500 font 'sans,13' background 'white'\nset output " + quoted(file) + "\n" +
+      "set terminal svg size 900,1600 font 'sans,13' background 'white'\nset output " + quoted(file) + "\n" +
           data +
-          "set multiplot layout 4,1\nset grid\nset key outside bottom center noenhanced\n"
+          "set multiplot layout 4,1\nset grid\nset key below maxcols 2 noenhanced\nset autoscale xfix\n"
           "set title 'Pairs that tell a distance from one a thousandth (at least 1) farther'\n"
           "set xlabel 'distance in tokens'\nset ylabel 'pairs'\nset logscale x\nset yrange [0:*]\nplot " +
           resolution +
@@ -107,7 +109,11 @@ inline void analysis_plot(const std::vector<encoding_analysis>& all,
           coverage +
           "\nset title 'Share of pairs of positions with equal stored cos and sin'\nset xlabel 'length'\n"
           "set ylabel 'share'\nset logscale xy\nset format y '10^{%L}'\nset yrange [*:*]\nplot " +
-          collisions + "\nunset multiplot\n",
+          collisions +
+          "\nunset logscale x\nset title 'Share of pairs of positions left equal by n frequencies'\nset "
+          "xlabel 'n'\n"
+          "set yrange [1e-12:1]\nplot " +
+          hashes + "\nunset multiplot\n",
       file);
 }
 

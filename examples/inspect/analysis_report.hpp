@@ -67,12 +67,13 @@ inline void collision_findings(std::vector<std::string>& out, const frequency_an
         ", the first " + number(f.collisions.first->first) + " and " + number(f.collisions.first->second);
   if (fast > 0)
     sentence += "; the fastest " + std::to_string(fast) +
-                " frequencies tell all apart, the slowest first it takes " + std::to_string(slow);
+                (fast == 1 ? " frequency tells" : " frequencies tell") +
+                " all apart, the slowest first it takes " + std::to_string(slow);
   out.push_back(sentence + ".");
   const auto most = std::max_element(all.alone.begin(), all.alone.end());
-  out.push_back("alone, pair " + std::to_string(most - all.alone.begin()) +
-                " confuses most: " + percent(static_cast<double>(*most) / (std::max)(all.pairs(), 1.0)) +
-                " of all pairs of positions.");
+  if (*most > 0)
+    out.push_back("alone, pair " + std::to_string(most - all.alone.begin()) + " confuses most: " +
+                  percent(static_cast<double>(*most) / all.pairs()) + " of all pairs of positions.");
   if (at.length > 1)
     out.push_back("the nearest codes are " + number(f.closest.second) + " apart in position and " +
                   number(f.closest.distance) +

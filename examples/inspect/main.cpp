@@ -52,7 +52,8 @@ void analyse(const std::vector<inspect::model_view>& views, const inspect::argum
   std::vector<inspect::encoding_analysis> all;
   std::vector<std::optional<posenc::rotation_codes>> codes;
   for (const inspect::model_view& view : views) {
-    for (inspect::encoding_analysis& one : inspect::analyse(view, asked.length, asked.storage)) all.push_back(std::move(one));
+    for (inspect::encoding_analysis& one : inspect::analyse(view, asked.length, asked.storage))
+      all.push_back(std::move(one));
     for (const inspect::encoding_view& one : view.encodings)
       codes.push_back(one.rope ? std::optional(posenc::rotation_codes(*one.rope, 1)) : std::nullopt);
   }

@@ -142,7 +142,8 @@ struct magnitude_everywhere {
 };
 
 TEST(broken, a_magnitude_on_the_tail_fails_norm) {
-  EXPECT_GE(battery::norm<double>(magnitude_everywhere{}, {}, {.rotary_dim = 4, .attention_factor = 1.2}).worst_error,
+  EXPECT_GE(battery::norm<double>(magnitude_everywhere{}, {}, {.rotary_dim = 4, .attention_factor = 1.2})
+                .worst_error,
             clearly);
 }
 

@@ -6,7 +6,7 @@
 ///     const std::vector<posenc::attention_sequence<float>> batch{
 ///         {.q = q0, .k = k0, .v = v0, .out = out0, .options = options0},
 ///         {.q = q1, .k = k1, .v = v1, .out = out1, .options = options1}};
-///     posenc::reference::attention_batch(std::span(batch), rope);
+///     posenc::reference::attention_batch(batch, rope);
 #pragma once
 
 #include <algorithm>

@@ -11,6 +11,8 @@
 #include <memory>
 #include <span>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include <Eigen/Core>
 
@@ -48,7 +50,8 @@ template <class K, class V>
   const auto side_by_side = [](const auto& view) {
     return width_of_stride(view.head_stride) < width_of_stride(view.token_stride);
   };
-  return side_by_side(k) && side_by_side(v) ? fused::memory_order::token_major : fused::memory_order::head_major;
+  return side_by_side(k) && side_by_side(v) ? fused::memory_order::token_major
+                                            : fused::memory_order::head_major;
 }
 
 /// Points a planned problem at the tensors of its sequence.
@@ -61,12 +64,42 @@ void point(attention_problem& problem, const fused::sequence<Q, K, V, O>& s) {
   problem.lse_head_stride = s.log_sum_exp.head_stride;
 }
 
+/// The encoding of each sequence of a batch: the same for all, or what it settles into for each one's length.
+template <class E>
+class encodings_of_batch {
+ public:
+  template <class Sequence>
+  encodings_of_batch(const E& encoding, std::span<const Sequence>) : encoding_(encoding) {}
+  [[nodiscard]] const E& operator[](std::size_t) const { return encoding_; }
+
+ private:
+  const E& encoding_;
+};
+template <settles_by_length E>
+class encodings_of_batch<E> {
+ public:
+  template <class Sequence>
+  encodings_of_batch(const E& encoding, std::span<const Sequence> sequences) {
+    settled_.reserve(sequences.size());
+    for (const Sequence& s : sequences)
+      settled_.push_back(encoding.at_length(checked_length(s.options.context_length)));
+  }
+  [[nodiscard]] const auto& operator[](std::size_t n) const { return settled_[n]; }
+
+ private:
+  std::vector<decltype(std::declval<const E&>().at_length(1))> settled_;
+};
+
 /// Plans a batch in a workspace, its tensors checked.
 template <class Q, class K, class V, class O, class E>
-void plan_batch(builder& making, std::span<const fused::sequence<Q, K, V, O>> sequences, const E& encoding,
-                index_t workers) {
-  for (const auto& s : sequences) {
-    check_embedded<E, float>(s.options.is_embedded);
+void plan_batch(builder& making, std::span<const fused::sequence<Q, K, V, O>> sequences,
+                const encodings_of_batch<E>& encodings, index_t workers) {
+  for (std::size_t n = 0; n < sequences.size(); ++n) {
+    const auto& s = sequences[n];
+    const auto& encoding = encodings[n];
+    using settled = std::remove_cvref_t<decltype(encoding)>;
+    static_assert(check_encoding<settled, float>());
+    check_embedded<settled, float>(s.options.is_embedded);
     const attention_shape shape = shape_of(s.q, s.k, s.v);
     fused::shape types = types_of<Q, K, V, O>();
     types.order = order_of(s.k, s.v);
@@ -81,20 +114,23 @@ void plan_batch(builder& making, std::span<const fused::sequence<Q, K, V, O>> se
 template <class Q, class K, class V, class O, class E>
 void run_batch(const kernel_table& kernels, std::span<const fused::sequence<Q, K, V, O>> sequences,
                const E& encoding, const fused::execution& how) {
-  static_assert(check_storage<Q, K, V, O>() && check_encoding<E, float>());
+  static_assert(check_storage<Q, K, V, O>());
   for (const auto& s : sequences) {  // before anything is written into scratch
     (void)shape_of(s.q, s.k, s.v);
     check_view(s.out, "output");
-    check_scratch(how.memory, s.q, "q"), check_scratch(how.memory, s.k, "k"), check_scratch(how.memory, s.v, "v");
-    check_scratch(how.memory, s.out, "the output"), check_scratch(how.memory, as_rows(s.log_sum_exp), "log_sum_exp");
+    check_scratch(how.memory, s.q, "q"), check_scratch(how.memory, s.k, "k"),
+        check_scratch(how.memory, s.v, "v");
+    check_scratch(how.memory, s.out, "the output"),
+        check_scratch(how.memory, as_rows(s.log_sum_exp), "log_sum_exp");
   }
   fused::workspace own;
   fused::workspace& scratch = how.memory ? *how.memory : own;
   builder making(scratch, kernels, sequences.size());
-  plan_batch(making, sequences, encoding, static_cast<index_t>(how.executor.workers()));
+  const encodings_of_batch<E> encodings(encoding, sequences);
+  plan_batch(making, sequences, encodings, static_cast<index_t>(how.executor.workers()));
   if (making.where().tasks == 0) return;
   for (std::size_t n = 0; n < sequences.size(); ++n) {
-    making.prepare(n, encoding);
+    making.prepare(n, encodings[n]);
     item& one = making.items()[n];
     one.problem = one.bound(making.memory());
     point(one.problem, sequences[n]);
@@ -137,8 +173,15 @@ template <class Q, class K, class V, class O, class E>
 void attention_batch(std::span<const sequence<Q, K, V, O>> sequences, const E& encoding,
                      const execution& how = {}) {
   posenc::detail::with_concrete(encoding, [&](const auto& one) {
-    posenc::detail::fused_calls::run_batch(posenc::detail::fused_kernels::this_isa::kernels(), sequences, one, how);
+    posenc::detail::fused_calls::run_batch(posenc::detail::fused_kernels::this_isa::kernels(), sequences, one,
+                                           how);
   });
+}
+
+template <class Q, class K, class V, class O, class E>
+void attention_batch(const std::vector<sequence<Q, K, V, O>>& sequences, const E& encoding,
+                     const execution& how = {}) {
+  fused::attention_batch(std::span<const sequence<Q, K, V, O>>(sequences), encoding, how);
 }
 
 /// Attention over strided views into the caller's memory, each of a type of its own. Nothing is written when it throws,
@@ -149,10 +192,10 @@ void attention_batch(std::span<const sequence<Q, K, V, O>> sequences, const E& e
 /// \throws std::invalid_argument, std::out_of_range
 template <class Q, class K, class V, class O, class E>
 void attention_into(heads_view<Q> q, heads_view<K> k, heads_view<V> v, const E& encoding,
-                    const attention_options& options, heads_view<O> out, head_scalars_view<float> log_sum_exp = {},
-                    const execution& how = {}) {
-  using one_sequence =
-      sequence<std::remove_const_t<Q>, std::remove_const_t<K>, std::remove_const_t<V>, std::remove_const_t<O>>;
+                    const attention_options& options, heads_view<O> out,
+                    head_scalars_view<float> log_sum_exp = {}, const execution& how = {}) {
+  using one_sequence = sequence<std::remove_const_t<Q>, std::remove_const_t<K>, std::remove_const_t<V>,
+                                std::remove_const_t<O>>;
   static_assert(posenc::detail::fused_plans::check_storage<Q, K, V, O>());
   const one_sequence one{q, k, v, out, log_sum_exp, options};
   fused::attention_batch(std::span<const one_sequence>(&one, 1), encoding, how);
@@ -167,7 +210,10 @@ template <class Q, class K, class V, class O, class E>
     workspace own;
     posenc::detail::fused_plans::builder making(own, posenc::detail::fused_kernels::this_isa::kernels(),
                                                 sequences.size());
-    posenc::detail::fused_calls::plan_batch(making, sequences, one, workers);
+    posenc::detail::fused_calls::plan_batch(
+        making, sequences,
+        posenc::detail::fused_calls::encodings_of_batch<std::remove_cvref_t<decltype(one)>>(one, sequences),
+        workers);
     return making.where().bytes + workspace::line;
   });
 }

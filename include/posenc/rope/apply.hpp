@@ -93,7 +93,8 @@ template <class S, class E>
   if constexpr (lowers_to_rotation<E>)
     for (index_t token = 0; token < heads.tokens; ++token) encoding.lowered().check_token(resolved[token]);
   if (!heads.empty())
-    for (index_t token = 0; token < heads.tokens; ++token) check_rotate(encoding, heads.head_dim, resolved[token]);
+    for (index_t token = 0; token < heads.tokens; ++token)
+      check_rotate(encoding, heads.head_dim, resolved[token]);
   return resolved;
 }
 

@@ -22,7 +22,7 @@ namespace testing {
 struct rotary_slice {
   index_t offset = 0;
   std::optional<index_t> rotary_dim{};  ///< all from offset on if not given
-  double attention_factor = 1;           ///< m, YaRN's attention factor
+  double attention_factor = 1;          ///< m, YaRN's attention factor
 };
 
 namespace detail {

@@ -55,7 +55,8 @@ HWY_INLINE bool tree_shows(const attention_problem& problem, index_t query, inde
 }
 
 /// What the elements add to one score that everything else leaves visible, in nats; −∞ hides it.
-inline HWY_NOINLINE float element_at(const attention_problem& problem, index_t head, index_t query, index_t key) {
+inline HWY_NOINLINE float element_at(const attention_problem& problem, index_t head, index_t query,
+                                     index_t key) {
   double sum = 0;
   if (const visibility_parts* const parts = problem.elements) {
     if (!parts->tree.empty() && !tree_shows(problem, query, key)) return masked_score;
@@ -65,8 +66,8 @@ inline HWY_NOINLINE float element_at(const attention_problem& problem, index_t h
   }
   if (is_minus_infinity(sum)) return masked_score;
   if (problem.callbacks.bias) {
-    const float bias = problem.callbacks.bias(problem.callbacks.encoding, head, problem.queries[query],
-                                              problem.keys[key]);
+    const float bias =
+        problem.callbacks.bias(problem.callbacks.encoding, head, problem.queries[query], problem.keys[key]);
     if (is_minus_infinity(bias)) return masked_score;
     sum += static_cast<double>(bias);
   }
@@ -74,8 +75,8 @@ inline HWY_NOINLINE float element_at(const attention_problem& problem, index_t h
 }
 
 /// One query row of a dense mask or bias against `count` ≤ lanes() consecutive key rows, as what it adds.
-HWY_INLINE void load_dense(const dense_scores_data& dense, index_t head, index_t query, index_t key, index_t count,
-                           float* to) {
+HWY_INLINE void load_dense(const dense_scores_data& dense, index_t head, index_t query, index_t key,
+                           index_t count, float* to) {
   if (dense.type == dense_type::float32 && dense.shape.key_stride == 1) {
     store(load_first(&dense.at<float>(head, query, key), count), to);
     return;
@@ -92,8 +93,8 @@ HWY_INLINE void load_dense(const dense_scores_data& dense, index_t head, index_t
 }
 
 /// Puts a dense mask or bias into the tile, lanes() queries and keys at a time; adds it where `adds`.
-inline HWY_NOINLINE void put_dense(const dense_scores_data& dense, const score_panel& panel, bool adds, float* tile,
-                                   float* buffer) {
+inline HWY_NOINLINE void put_dense(const dense_scores_data& dense, const score_panel& panel, bool adds,
+                                   float* tile, float* buffer) {
   const index_t n = lanes(), width = panel_width();
   float* const rows = buffer + 2 * n * n;
   float* const columns = rows + n * n;
@@ -136,8 +137,8 @@ inline HWY_NOINLINE sight fill_elements(const score_panel& panel, float* tile, f
   const visibility_parts* const parts = problem.elements;
   const bool has_dense = parts && (parts->mask.given() || parts->bias.given());
   const bool has_function = problem.callbacks.bias || (parts && parts->where);
-  const bool has_tree = parts && !parts->tree.empty() &&
-                        panel.first_key + panel.keys > problem.key_tokens - parts->drafts;
+  const bool has_tree =
+      parts && !parts->tree.empty() && panel.first_key + panel.keys > problem.key_tokens - parts->drafts;
   if (!has_dense && !has_function && !has_tree) return sight::all;
   const bool uses_dense = has_dense && !has_function;
   if (uses_dense && parts->bias.given()) put_dense(parts->bias, panel, false, tile, buffer);

@@ -57,12 +57,13 @@ HWY_INLINE row_range rows_in_reach(const key_run& run, position query, position 
 /// The rows of a run that query row `row` sees, elements aside.
 inline HWY_NOINLINE row_bounds bounds_in(const attention_problem& problem, index_t row, const key_run& run) {
   const position query = problem.queries[row];
-  row_bounds seen{
-      rows_in_reach(run, query, problem.farthest_behind, problem.farthest_ahead, problem.chunk), {}};
+  row_bounds seen{rows_in_reach(run, query, problem.farthest_behind, problem.farthest_ahead, problem.chunk),
+                  {}};
   if (!problem.bounds) return seen;
   const row_bounds& by_rows = problem.bounds[row];
   seen.base = intersection(seen.base, by_rows.base);
-  seen.open = intersection(rows_in_reach(run, query, problem.window_behind, problem.window_ahead, 0), by_rows.open);
+  seen.open =
+      intersection(rows_in_reach(run, query, problem.window_behind, problem.window_ahead, 0), by_rows.open);
   if (is_empty(seen.base)) seen.base = {run.begin, run.begin};
   if (is_empty(seen.open)) seen.open = {run.begin, run.begin};
   return seen;

@@ -133,7 +133,8 @@ inline HWY_NOINLINE void fill_step_table(const rotation& rotary, index_t rows, i
         for (index_t p = 0; p < pairs; ++p)
           each[p] = (rotary.phase_per_token[static_cast<std::size_t>(p)] * fine).hi;
       for (index_t p = 0; p < pairs; ++p) {
-        top[p] = static_cast<std::int32_t>(static_cast<std::uint32_t>((at[p] + (std::uint64_t{1} << 31)) >> 32));
+        top[p] =
+            static_cast<std::int32_t>(static_cast<std::uint32_t>((at[p] + (std::uint64_t{1} << 31)) >> 32));
         at[p] += each[p];
       }
       angles_of_phases(top, pairs, 1.0f, angles.cos, angles.sin);
