@@ -46,10 +46,10 @@ enum class angle_mode : unsigned char {
 /// What a RoPE is, before any context extension.
 struct rope_options {
   index_t head_dim = 0;  ///< channels of a head
-  std::optional<index_t>
-      rotary_dim{};  ///< r: how many of them rotate, even; all from rotary_offset on if not given
-  index_t rotary_offset =
-      0;                   ///< the first channel that rotates (DeepSeek's MLA rotates the tail of the head)
+  /// r: how many of them rotate, even; all from rotary_offset on if not given.
+  std::optional<index_t> rotary_dim{};
+  /// The first channel that rotates (DeepSeek's MLA rotates the tail of the head).
+  index_t rotary_offset = 0;
   double base = 10'000.0;  ///< θ, "rope_theta"
   required<posenc::pairing>
       pairing;  ///< which channels pair up; comes with the weights, so there is no default
@@ -57,7 +57,7 @@ struct rope_options {
 };
 
 namespace detail {
-/// The rotary width of the options, all checked. \throws std::invalid_argument
+/// The rotary_dim of the options, all checked. \throws std::invalid_argument
 [[nodiscard]] inline index_t checked_rotary_dim(const rope_options& options) {
   const index_t d = options.head_dim, offset = options.rotary_offset;
   require(d >= 1, "rope: head_dim ", d, " is not positive");

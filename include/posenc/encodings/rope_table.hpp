@@ -54,8 +54,8 @@ template <class T>
 /// Which channels rotate by the tables.
 struct rope_table_options {
   index_t head_dim = 0;  ///< channels of a head
-  std::optional<index_t>
-      rotary_dim{};                   ///< channels that rotate, even; all from rotary_offset on if not given
+  /// Channels that rotate, even; all from rotary_offset on if not given.
+  std::optional<index_t> rotary_dim{};
   index_t rotary_offset = 0;          ///< the first channel that rotates
   required<posenc::pairing> pairing;  ///< which channels pair up; there is no default, as in rope_options
 };
