@@ -51,8 +51,8 @@ struct rope_options {
   /// The first channel that rotates (DeepSeek's MLA rotates the tail of the head).
   index_t rotary_offset = 0;
   double base = 10'000.0;  ///< θ, "rope_theta"
-  required<posenc::pairing>
-      pairing;  ///< which channels pair up; comes with the weights, so there is no default
+  /// Which channels pair up; comes with the weights, so there is no default.
+  required<posenc::pairing> pairing;
   angle_mode angles = angle_mode::exact;
 };
 
