@@ -38,6 +38,7 @@ namespace detail {
 
 template <class S, class E>
 void rotate_one(const E& encoding, std::vector<S>& head, position p, bool as_query) {
+  check_width(encoding, static_cast<index_t>(head.size()));
   if (as_query)
     posenc::detail::rotate_query(encoding, std::span<S>(head), p);
   else
