@@ -25,7 +25,7 @@
 
 namespace posenc::inline v0_2::fused {
 
-/// A call of something that runs one task; lives as long as the run.
+/// A reference to the function that runs one task; lives as long as the run.
 class task_ref {
  public:
   using function = void (*)(const void* of, index_t task, index_t worker) noexcept;
@@ -39,7 +39,7 @@ class task_ref {
 
 /// Something that can run tasks: `workers()` is how many may run at the same time, `run(tasks, body)` calls
 /// body(task, worker) once for each task in 0 … tasks−1 and returns when all are done. worker lies in
-/// 0 … workers()−1, and no two calls that overlap in time share one. examples/own_thread_pool.cpp adapts a
+/// 0 … workers()−1, and no two tasks that overlap in time share one. examples/own_thread_pool.cpp adapts a
 /// thread pool.
 template <class X>
 concept executor = requires(const X& x, index_t tasks, task_ref body) {

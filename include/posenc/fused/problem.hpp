@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /// \file
 /// What the fused kernels get: one attention call as plain numbers and pointers. Kernels know no encoding types and no
-/// options; lower/ turns those into this. A problem is a plain value: a plan keeps it without pointers to tensors and
+/// options; lower/ makes this of those. A problem is a plain value: a plan keeps it without pointers to tensors and
 /// scratch, and each run fills them in.
 #pragma once
 

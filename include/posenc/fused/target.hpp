@@ -6,7 +6,7 @@
 ///   to be linked. Translation units with different flags may meet in one program: everything that depends on
 ///   them is a template over its own `this_isa`.
 /// - When one .cpp of the program defines POSENC_FUSED_IMPLEMENTATION and includes posenc/fused/dispatch.hpp,
-///   every problem in the program takes the best instruction set of the machine it runs on. The .cpp has to be
+///   every fused call in the program takes the best instruction set of the machine it runs on. The .cpp has to be
 ///   linked as an object, since a linker does not pull it out of a static library for a weak reference.
 /// - With POSENC_FUSED_DISPATCH_ONLY defined a translation unit compiles no kernels, which saves its compile
 ///   time; the program then needs that .cpp.

@@ -19,7 +19,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 
-/// lanes() × lanes() floats turned about their diagonal: to[c·to_stride + r] = from[r·from_stride + c]. Taking the
+/// lanes() × lanes() floats, transposed: to[c·to_stride + r] = from[r·from_stride + c]. Taking the
 /// even elements of all, then the odd ones, moves the last bit of an index to its front; done once for each bit
 /// of c, that swaps r and c. `buffer` holds twice the block.
 inline HWY_NOINLINE void transpose_block(const float* from, index_t from_stride, index_t columns, float* to,
