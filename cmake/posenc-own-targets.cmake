@@ -36,7 +36,9 @@ endfunction()
 # posenc_link_components(<target>): the optional parts, where this machine has what they need.
 function(posenc_link_components target)
   target_link_libraries(${target} PRIVATE posenc::posenc)
-  foreach(component IN ITEMS fused models)
+  # Some programs here are compiled for plain flags on purpose.
+  target_compile_definitions(${target} PRIVATE POSENC_FUSED_ALLOW_SLOW_TARGET)
+  foreach(component IN ITEMS fused_headers models)
     if(TARGET posenc::${component})
       target_link_libraries(${target} PRIVATE posenc::${component})
     endif()

@@ -24,12 +24,14 @@
 /// (model files; need nlohmann/json), posenc/testing.hpp (property checks for encodings of your own).
 #pragma once
 
+#include <posenc/attention/batch.hpp>
 #include <posenc/attention/merge.hpp>
 #include <posenc/attention/options.hpp>
 #include <posenc/attention/reference.hpp>
 #include <posenc/attention/self_attention.hpp>
 #include <posenc/encoding.hpp>
 #include <posenc/encodings/alibi.hpp>
+#include <posenc/encodings/any_encoding.hpp>
 #include <posenc/encodings/bias_table.hpp>
 #include <posenc/encodings/learned_absolute.hpp>
 #include <posenc/encodings/logit_scale.hpp>
@@ -39,13 +41,15 @@
 #include <posenc/encodings/relative_clip.hpp>
 #include <posenc/encodings/relative_key.hpp>
 #include <posenc/encodings/rope.hpp>
+#include <posenc/encodings/rope_by_length.hpp>
+#include <posenc/encodings/rope_table.hpp>
 #include <posenc/encodings/sinusoidal.hpp>
 #include <posenc/encodings/t5_bias.hpp>
 #include <posenc/encodings/xpos.hpp>
 #include <posenc/errors.hpp>
+#include <posenc/masks.hpp>
 #include <posenc/positions.hpp>
 #include <posenc/rope/apply.hpp>
 #include <posenc/rope/convert_pairing.hpp>
 #include <posenc/version.hpp>
 #include <posenc/views.hpp>
-#include <posenc/masks.hpp>

@@ -129,7 +129,8 @@ template <has_angles E>
   for (index_t pair = 0; pair < by.pairs(); ++pair)
     turning += static_cast<double>(encoding.angle(pair, distance).cos);
   const double resting = static_cast<double>(by.head_dim - by.rotary_dim);
-  return (2 * turning * by.attention_factor * by.attention_factor + resting) / static_cast<double>(by.head_dim);
+  return (2 * turning * by.attention_factor * by.attention_factor + resting) /
+         static_cast<double>(by.head_dim);
 }
 
 /// The distance between the rotations of two positions: the root mean square over the rotary pairs of

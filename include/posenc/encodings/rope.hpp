@@ -107,8 +107,10 @@ class rope {
                 std::optional<position> context_length = std::nullopt) {
     const index_t r = detail::checked_rotary_dim(options);
     const rotary_shape shape{options.head_dim, r, options.base};
-    rotation_ = {
-        .head_dim = options.head_dim, .offset = options.rotary_offset, .rotary_dim = r, .pairing = options.pairing};
+    rotation_ = {.head_dim = options.head_dim,
+                 .offset = options.rotary_offset,
+                 .rotary_dim = r,
+                 .pairing = options.pairing};
     if (r == 0) return;
     set_ladder(scaling.template ladder<long double>(shape, context_length));
     if (options.angles == angle_mode::framework_float32)

@@ -158,6 +158,8 @@ class sinusoidal {
     return {pair, pairs() + pair};
   }
 
+  /// The fraction of a turn that each pair makes per token.
+  [[nodiscard]] std::span<const phase> phases() const noexcept { return phase_per_token_; }
   /// w_p, radians per token.
   [[nodiscard]] std::span<const double> inv_freq() const noexcept { return inv_freq_; }
   [[nodiscard]] index_t pairs() const noexcept { return static_cast<index_t>(inv_freq_.size()); }

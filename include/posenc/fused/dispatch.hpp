@@ -17,8 +17,7 @@
 #if defined(POSENC_FUSED_IMPLEMENTATION)
 
 #if defined(POSENC_FUSED_ENTRY_INL_HPP)
-#error \
-    "posenc: include <posenc/fused/dispatch.hpp> before <posenc/fused.hpp>, best in a .cpp of its own"
+#error "posenc: include <posenc/fused/dispatch.hpp> before <posenc/fused.hpp>, best in a .cpp of its own"
 #endif
 
 #include <posenc/fused/highway.hpp>

@@ -41,6 +41,14 @@ struct this_isa {
 
 #include <posenc/fused/kernels/entry-inl.hpp>
 
+// Nobody should get these kernels without knowing: they are several times slower than those of any recent machine.
+#if (HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128 || \
+     (defined(HWY_SSE2) && HWY_TARGET == HWY_SSE2)) &&       \
+    !defined(POSENC_FUSED_ALLOW_SLOW_TARGET)
+#pragma GCC warning \
+    "posenc: these flags give the fused kernels no vector instructions worth having. Compile with -march=native (or -march=x86-64-v3), or link the CMake target posenc::fused, whose kernels choose the instruction set when the program runs. -DPOSENC_FUSED_ALLOW_SLOW_TARGET silences this."
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 /// Stands for the instruction set of this translation unit in the names of what depends on it.

@@ -26,7 +26,7 @@ class workspace {
   /// Works in `memory`, which stays the caller's. fused::workspace_bytes() says how much a call needs.
   explicit workspace(std::span<std::byte> memory) noexcept : borrowed_(memory), is_borrowed_(true) {}
 
-  /// `bytes` of memory on a cache line, the first `keep` of which are what they were.
+  /// `bytes` of memory on a cache line, the first `keep` of which are what they were, as far as there were so many.
   /// \throws std::invalid_argument when borrowed memory is too small.
   [[nodiscard]] std::byte* reserve(std::size_t bytes, std::size_t keep = 0) {
     const std::size_t needed = bytes + line;
@@ -37,8 +37,12 @@ class workspace {
     }
     if (size_ < needed) {
       const std::size_t size = keep > 0 ? needed : (std::max)(needed, size_ + size_ / 2);
-      std::unique_ptr<std::byte[]> larger(new std::byte[size]);  // left as it is: what is not used costs nothing
-      if (keep > 0) std::memcpy(on_line(larger.get()), on_line(owned_.get()), keep);
+      std::unique_ptr<std::byte[]> larger(
+          new std::byte[size]);  // left as it is: what is not used costs nothing
+      const std::size_t had =
+          owned_ ? size_ - static_cast<std::size_t>(on_line(owned_.get()) - owned_.get()) : 0;
+      if (keep > 0 && had > 0)
+        std::memcpy(on_line(larger.get()), on_line(owned_.get()), (std::min)(keep, had));
       owned_ = std::move(larger);
       size_ = size;
     }

@@ -22,7 +22,7 @@ namespace testing {
 struct rotary_slice {
   index_t offset = 0;
   std::optional<index_t> rotary_dim{};  ///< all from offset on if not given
-  double attention_factor = 1;           ///< m, YaRN's attention factor
+  double attention_factor = 1;          ///< m, YaRN's attention factor
 };
 
 namespace detail {
@@ -38,6 +38,7 @@ namespace detail {
 
 template <class S, class E>
 void rotate_one(const E& encoding, std::vector<S>& head, position p, bool as_query) {
+  check_width(encoding, static_cast<index_t>(head.size()));
   if (as_query)
     posenc::detail::rotate_query(encoding, std::span<S>(head), p);
   else

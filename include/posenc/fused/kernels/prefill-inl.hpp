@@ -37,8 +37,8 @@ struct prefill_scratch {
   float *queries, *keys, *values, *scores, *output, *largest, *total, *keep;
   float *rows, *block;  ///< queries on their way to columns
   float *elements = nullptr, *element_buffer = nullptr;
-  row_bounds* seen;      ///< of each query row, in the run of keys at hand
-  position* nearest;     ///< of each query row: nearest_distance, where the bias is linear
+  row_bounds* seen;   ///< of each query row, in the run of keys at hand
+  position* nearest;  ///< of each query row: nearest_distance, where the bias is linear
   relative_scratch relative{};
   index_t output_stride = 0, floats = 0;
 
@@ -104,7 +104,8 @@ class query_angles {
  private:
   HWY_INLINE void fill(index_t row, pair_angles& angles) const {
     token_angles(*problem_.rotary, place_of(problem_.queries, row), rotation_side::query,
-                 static_cast<float>(problem_.rotary->attention_factor), growth_origin_, angles.cos, angles.sin);
+                 static_cast<float>(problem_.rotary->attention_factor), growth_origin_, angles.cos,
+                 angles.sin);
   }
   HWY_INLINE void compose() {
     const step_angles step = loader_.step(step_);
@@ -160,7 +161,8 @@ struct prefill_task {
             fetch_to_read(problem.q.row(first_row + r + rows_ahead, first_head + h),
                           problem.head_dim * bytes_of(problem.q.type));
           load_query(problem, loader, first_row + r, first_head + h, angles.here,
-                     query_factor(problem, first_head + h, at), scratch.rows + (h * lanes() + r - group) * stride);
+                     query_factor(problem, first_head + h, at),
+                     scratch.rows + (h * lanes() + r - group) * stride);
         }
       }
       for (index_t h = 0; h < heads; ++h)
@@ -177,8 +179,8 @@ struct prefill_task {
   };
 
   /// S, softmax and O of one panel against rows `keys` of the tile of keys that lies in scratch.
-  HWY_NOINLINE void attend(index_t head, index_t panel, index_t first_key, row_range keys, const tile_facts& facts,
-                           bool partial) const {
+  HWY_NOINLINE void attend(index_t head, index_t panel, index_t first_key, row_range keys,
+                           const tile_facts& facts, bool partial) const {
     const index_t width = panel_width(), at = column(head, panel);
     const index_t count = keys.end - keys.begin;
     const row_range inside = panel_rows(panel);
@@ -274,8 +276,8 @@ struct prefill_task {
                          problem.value_dim * bytes_of(problem.out.type));
         const index_t at = column(h, r / panel_width()) + r % panel_width();
         finish_row(problem, head, row,
-                   {scratch.largest[at], scratch.total[at], scratch.output + at * scratch.output_stride, is_token,
-                    is_token ? bias_left_out(problem, head, scratch.nearest[r]) : 0});
+                   {scratch.largest[at], scratch.total[at], scratch.output + at * scratch.output_stride,
+                    is_token, is_token ? bias_left_out(problem, head, scratch.nearest[r]) : 0});
       }
     }
   }
@@ -286,7 +288,8 @@ struct prefill_task {
   };
   /// Sets the bounds of every query in a run of keys.
   HWY_NOINLINE void look_at(const key_run& run) const {
-    for (index_t r = tokens.begin; r < tokens.end; ++r) scratch.seen[r] = bounds_in(problem, first_row + r, run);
+    for (index_t r = tokens.begin; r < tokens.end; ++r)
+      scratch.seen[r] = bounds_in(problem, first_row + r, run);
   }
   HWY_INLINE panel_sight sight_of_panel(index_t panel, const key_run& run) const {
     panel_sight result{{run.begin, run.begin}, {run.begin, run.end}};

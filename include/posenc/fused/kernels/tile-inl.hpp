@@ -70,11 +70,11 @@ struct key_loader {
       return;
     }
     pair_angles base;
-    const bool shared = rotary->depends_on_offset_only() && problem.keys.is_run(row, count);
+    const bool shared = problem.splits_positions && problem.keys.is_run(row, count);
     for (index_t t = 0; t < count; ++t) {
       if (t == 0 || !shared)
-        token_angles(*rotary, place_of(problem.keys, row + t), rotation_side::key, static_cast<float>(rotary->attention_factor),
-                     growth_origin, base.cos, base.sin);
+        token_angles(*rotary, place_of(problem.keys, row + t), rotation_side::key,
+                     static_cast<float>(rotary->attention_factor), growth_origin, base.cos, base.sin);
       fetch_tile_row(problem.k, row, t, count, kv_head, problem.head_dim);
       with_row(problem.k, row + t, kv_head, [&](const auto* from) {
         rotate_row(from, *rotary, pack, problem.head_dim, base, shared ? step(t) : step_angles{},
@@ -108,8 +108,8 @@ HWY_INLINE bool all_finite(const float* from, index_t count) {
 /// Values [row, row + count) of a KV head as panels of 2·lanes channels, [panel][key][2·lanes] with
 /// `keys_per_panel` keys each, zeros behind the last channel. Compact panels, because rows of a cache lie a
 /// power of two apart more often than not. False when one of them is infinite or no number.
-inline HWY_NOINLINE bool load_values(const attention_problem& problem, index_t kv_head, index_t row, index_t count,
-                                     index_t keys_per_panel, float* tile) {
+inline HWY_NOINLINE bool load_values(const attention_problem& problem, index_t kv_head, index_t row,
+                                     index_t count, index_t keys_per_panel, float* tile) {
   const index_t width = 2 * lanes();
   auto exponents = exponents_of(hn::Zero(float_tag()));
   for (index_t t = 0; t < count; ++t) {
@@ -130,8 +130,8 @@ inline HWY_NOINLINE bool load_values(const attention_problem& problem, index_t k
 }
 
 /// Query row `row` of `head`, turned to its position and multiplied by `factor`, in the order of packed keys.
-inline HWY_NOINLINE void load_query(const attention_problem& problem, const key_loader& keys, index_t row, index_t head,
-                                    const pair_angles& angles, float factor, float* to) {
+inline HWY_NOINLINE void load_query(const attention_problem& problem, const key_loader& keys, index_t row,
+                                    index_t head, const pair_angles& angles, float factor, float* to) {
   HWY_ALIGN float natural[widest_head + 2 * vector_slack];
   widen_row(problem.q, row, head, problem.head_dim, natural);
   const rotation* const rotary = problem.rotary;

@@ -115,23 +115,29 @@ HWY_INLINE void turn_pair(float_vector& x, float_vector& y, float_vector cosine,
   x = turned;
 }
 
-/// R(t) for t = 0 … rows−1, growth of a key included, `stride` floats per key. Made from R(16a)·R(b), two short runs of
-/// sines instead of one long one; the phases of the first run are sums, which are exact.
+/// R(t) for t = 0 … rows−1, growth of a key included, `stride` floats per key. Made from R(8a)·R(b): two short runs of
+/// sines instead of one long one. Their phases are sums of 64-bit fractions of a turn, off by 2^−57 at most.
 inline HWY_NOINLINE void fill_step_table(const rotation& rotary, index_t rows, index_t stride, float* table) {
-  constexpr index_t fine = 16;
+  constexpr index_t fine = 8;
   const index_t pairs = rotary.pairs();
+  const bool grows = !rotary.growth_per_token.empty();
   pair_angles angles;
-  phase phases[most_pairs] = {};
+  std::uint64_t at[most_pairs] = {}, each[most_pairs] = {};
   std::int32_t top[most_pairs + vector_slack] = {};
+  for (index_t p = 0; p < pairs; ++p) each[p] = rotary.phase_per_token[static_cast<std::size_t>(p)].hi;
   for (index_t t = 0; t < rows; t += t < fine ? 1 : fine) {
-    if (t < fine && rotary.growth_per_token.empty()) {
+    if (grows) {
+      token_angles(rotary, {t, nullptr}, rotation_side::key, 1.0f, 0, angles.cos, angles.sin);
+    } else {
+      if (t == fine)  // from here on `fine` tokens a step
+        for (index_t p = 0; p < pairs; ++p)
+          each[p] = (rotary.phase_per_token[static_cast<std::size_t>(p)] * fine).hi;
       for (index_t p = 0; p < pairs; ++p) {
-        top[p] = top_bits(phases[p]);
-        phases[p] = phases[p] + rotary.phase_per_token[static_cast<std::size_t>(p)];
+        top[p] =
+            static_cast<std::int32_t>(static_cast<std::uint32_t>((at[p] + (std::uint64_t{1} << 31)) >> 32));
+        at[p] += each[p];
       }
       angles_of_phases(top, pairs, 1.0f, angles.cos, angles.sin);
-    } else {
-      token_angles(rotary, {t, nullptr}, rotation_side::key, 1.0f, 0, angles.cos, angles.sin);
     }
     for (index_t p = 0; p < pairs; p += lanes())
       store_step(p, load(angles.cos + p), load(angles.sin + p), table + t * stride);
