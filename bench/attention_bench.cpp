@@ -149,8 +149,8 @@ void fused(const shape& s, const matrix<S>& q, const matrix<S>& k, const E& enco
   posenc::fused::execution how{.memory = &memory};
   if (threads > 1) how.executor = posenc::fused::openmp_executor{threads};
   posenc::fused::attention_into(posenc::as_heads(q, s.heads), posenc::as_heads(k, s.kv_heads),
-                                posenc::as_heads(t.v, s.kv_heads), encoding, options, posenc::as_heads(out, s.heads),
-                                {}, how);
+                                posenc::as_heads(t.v, s.kv_heads), encoding, options,
+                                posenc::as_heads(out, s.heads), {}, how);
 }
 
 template <class S>

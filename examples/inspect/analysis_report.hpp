@@ -67,8 +67,8 @@ inline void collision_findings(std::vector<std::string>& out, const frequency_an
         ", the first " + number(f.collisions.first->first) + " and " + number(f.collisions.first->second);
   if (fast > 0)
     sentence += "; the fastest " + std::to_string(fast) +
-                (fast == 1 ? " frequency tells" : " frequencies tell") + " all apart, the slowest first it takes " +
-                std::to_string(slow);
+                (fast == 1 ? " frequency tells" : " frequencies tell") +
+                " all apart, the slowest first it takes " + std::to_string(slow);
   out.push_back(sentence + ".");
   const auto most = std::max_element(all.alone.begin(), all.alone.end());
   if (*most > 0)

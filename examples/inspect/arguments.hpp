@@ -97,8 +97,8 @@ struct arguments {
       require(i + 1 < words.size(), word, " needs a value");
       return words[++i];
     };
-    const bool is_flag = word == "--json" || word == "--help" || word == "--version" ||
-                         word == "--analyse" || word == "--honour-partial" || word == "--as-llama-cpp";
+    const bool is_flag = word == "--json" || word == "--help" || word == "--version" || word == "--analyse" ||
+                         word == "--honour-partial" || word == "--as-llama-cpp";
     require(!(is_flag && attached), word, " takes no value");
     if (word == "--length") {
       result.length = parse_position(value(), word);

@@ -39,7 +39,7 @@ std::string_view sentence_of(const std::exception& error) {
 
 inspect::model_view load(const std::string& file, const inspect::arguments& asked) {
   try {
-    return view_of(file, posenc::read_model(file, asked.huggingface, asked.gguf), asked);
+    return view_of(file, posenc::read_description(file, asked.huggingface, asked.gguf), asked);
   } catch (const std::exception& error) {
     const std::string_view sentence = sentence_of(error);
     if (sentence.find(std::filesystem::path(file).filename().string()) != sentence.npos) throw;
@@ -52,7 +52,8 @@ void analyse(const std::vector<inspect::model_view>& views, const inspect::argum
   std::vector<inspect::encoding_analysis> all;
   std::vector<std::optional<posenc::rotation_codes>> codes;
   for (const inspect::model_view& view : views) {
-    for (inspect::encoding_analysis& one : inspect::analyse(view, asked.length, asked.storage)) all.push_back(std::move(one));
+    for (inspect::encoding_analysis& one : inspect::analyse(view, asked.length, asked.storage))
+      all.push_back(std::move(one));
     for (const inspect::encoding_view& one : view.encodings)
       codes.push_back(one.rope ? std::optional(posenc::rotation_codes(*one.rope, 1)) : std::nullopt);
   }

@@ -13,7 +13,7 @@
 #include <Eigen/Core>
 
 #include <posenc/errors.hpp>
-#include <posenc/models/gguf.hpp>
+#include <posenc/models/gguf/file.hpp>
 #include <posenc/models/what_if.hpp>
 
 #include "arguments.hpp"

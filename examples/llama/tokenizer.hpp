@@ -15,7 +15,7 @@
 #include <vector>
 
 #include <posenc/errors.hpp>
-#include <posenc/models/gguf.hpp>
+#include <posenc/models/gguf/file.hpp>
 
 namespace llama {
 

@@ -12,9 +12,9 @@
 #include <Eigen/Core>
 
 #include <posenc/errors.hpp>
-#include <posenc/models/gguf.hpp>
-#include <posenc/models/gguf_model.hpp>
-#include <posenc/models/gguf_tensor.hpp>
+#include <posenc/models/gguf/file.hpp>
+#include <posenc/models/gguf/layers.hpp>
+#include <posenc/models/gguf/tensors.hpp>
 #include <posenc/positions.hpp>
 #include <posenc/views.hpp>
 

@@ -208,7 +208,8 @@ TEST(reference_attention, a_lookback_of_two_sees_three_tokens) {
   EXPECT_EQ(seen({.window = {.lookback = 1, .lookahead = 1}}, 5, 5, 2), (rows{1, 2, 3}));
   EXPECT_EQ(seen({.window = {.lookahead = 1}}, 5, 5, 2), (rows{0, 1, 2, 3}));
   EXPECT_EQ(seen({.mask = causal, .window = {.lookback = 5}}, 5, 5, 4), (rows{0, 1, 2, 3, 4}));
-  EXPECT_EQ(seen({.mask = causal, .window = {.lookback = posenc::position_limit}}, 5, 5, 4), (rows{0, 1, 2, 3, 4}));
+  EXPECT_EQ(seen({.mask = causal, .window = {.lookback = posenc::position_limit}}, 5, 5, 4),
+            (rows{0, 1, 2, 3, 4}));
 }
 
 TEST(reference_attention, padding_is_not_seen_and_does_not_see) {
@@ -226,8 +227,9 @@ TEST(reference_attention, positions_up_to_the_limit_do_not_overflow) {
   const std::vector<position> ends{-far, far};
   EXPECT_EQ(seen({.mask = causal, .key_positions = positions::each(ends)}, 2, 2, 0), (rows{0}));
   EXPECT_EQ(seen({.mask = causal, .key_positions = positions::each(ends)}, 2, 2, 1), (rows{0, 1}));
-  EXPECT_EQ(seen({.mask = causal, .window = {.lookback = 5}, .key_positions = positions::each(ends)}, 2, 2, 1),
-            (rows{1}));
+  EXPECT_EQ(
+      seen({.mask = causal, .window = {.lookback = 5}, .key_positions = positions::each(ends)}, 2, 2, 1),
+      (rows{1}));
   EXPECT_EQ(seen({.mask = causal, .key_positions = positions::from(far - 1)}, 2, 2, 0), (rows{0}));
   const std::vector<position> beyond{far + 1, 0};
   EXPECT_THROW(static_cast<void>(seen({.key_positions = positions::each(beyond)}, 2, 2, 0)),
@@ -427,7 +429,8 @@ TEST(refusals, name_the_numbers) {
   EXPECT_REFUSED(attention(x, x, x, none, {.query_positions = positions::each(three)}), "3", "2 rows");
   EXPECT_REFUSED(attention(longer, x, x, none, {.key_positions = positions::each(std::span(three).first(2))}),
                  "3 queries", "last of 2");
-  EXPECT_REFUSED(attention(x, x, x, none, {.valid_keys = posenc::row_range{1, 3}}), "valid_keys [1, 3)", "2 rows");
+  EXPECT_REFUSED(attention(x, x, x, none, {.valid_keys = posenc::row_range{1, 3}}), "valid_keys [1, 3)",
+                 "2 rows");
   EXPECT_REFUSED(attention(x, x, x, none, {.valid_queries = posenc::row_range{2, 1}}), "[2, 1)");
 }
 

@@ -16,7 +16,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <posenc/models/gguf.hpp>
+#include <posenc/models/gguf/file.hpp>
 #include <posenc/models/safetensors.hpp>
 #include <posenc/models/what_if.hpp>
 

@@ -149,7 +149,7 @@ TEST(FusedAttention, TokensAndHeadsInAnyOrderOfMemory) {
       const auto q = random_matrix<float>(queries, 6 * width, 1);
       row_major_matrix<float> out(queries, 6 * width);
       posenc::fused::attention_into(posenc::as_heads(q, 6), k_view, v_view, rope, options,
-                                           posenc::as_heads(out, 6));
+                                    posenc::as_heads(out, 6));
       EXPECT_TRUE(out == posenc::fused::attention(q, k, v, rope, options)) << queries << " queries";
     }
   }
@@ -163,9 +163,10 @@ TEST(FusedAttention, AStrideThatNothingUsesMayBeAnyNumber) {
   const posenc::attention_options options{.mask = posenc::causal};
   for (const index_t unused : {std::numeric_limits<index_t>::min(), std::numeric_limits<index_t>::max()}) {
     row_major_matrix<float> out(1, width);
-    posenc::fused::attention_into(posenc::as_heads(q, 1), posenc::heads_view<const float>{k.data(), tokens, 1, width, width, unused},
-                                  posenc::heads_view<const float>{v.data(), tokens, 1, width, width, unused}, rope, options,
-                                         posenc::as_heads(out, 1));
+    posenc::fused::attention_into(posenc::as_heads(q, 1),
+                                  posenc::heads_view<const float>{k.data(), tokens, 1, width, width, unused},
+                                  posenc::heads_view<const float>{v.data(), tokens, 1, width, width, unused},
+                                  rope, options, posenc::as_heads(out, 1));
     EXPECT_TRUE(out == posenc::fused::attention(q, k, v, rope, options)) << unused;
   }
 }
@@ -179,9 +180,8 @@ TEST(FusedAttention, RefusesBeforeWriting) {
   std::array<std::byte, 100> too_small{};
   posenc::fused::workspace scratch{std::span<std::byte>(too_small)};
   const auto run = [&](const auto& encoding, const posenc::fused::execution& how) {
-    posenc::fused::attention_into(posenc::as_heads(q, 2), posenc::as_heads(k, 2),
-                                         posenc::as_heads(v, 2), encoding, options, posenc::as_heads(out, 2),
-                                         {}, how);
+    posenc::fused::attention_into(posenc::as_heads(q, 2), posenc::as_heads(k, 2), posenc::as_heads(v, 2),
+                                  encoding, options, posenc::as_heads(out, 2), {}, how);
   };
   EXPECT_THROW(run(rope, {.memory = &scratch}), std::invalid_argument);
   EXPECT_THROW(run(rope_of(16), {}), std::invalid_argument);

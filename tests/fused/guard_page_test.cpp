@@ -86,8 +86,7 @@ void check(const E& encoding, index_t queries, index_t head_dim, index_t value_d
   copy_rows(k, guarded_k.view, valid_keys);
   copy_rows(v, guarded_v.view, valid_keys);
   const row_major_matrix<S> expected = posenc::fused::attention(q, k, v, encoding, options);
-  posenc::fused::attention_into(guarded_q.view, guarded_k.view, guarded_v.view, encoding, options,
-                                out.view);
+  posenc::fused::attention_into(guarded_q.view, guarded_k.view, guarded_v.view, encoding, options, out.view);
   for (index_t t = 0; t < queries; ++t)
     for (index_t h = 0; h < heads; ++h)
       for (index_t c = 0; c < value_dim; ++c)

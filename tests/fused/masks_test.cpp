@@ -54,8 +54,8 @@ row_major_matrix<double> by_hand(const row_major_matrix<float>& q, const row_maj
       if (total == 0) continue;
       for (index_t j = 0; j < k.rows(); ++j)
         for (index_t c = 0; c < width; ++c)
-          out(i, h * width + c) += weights[static_cast<std::size_t>(j)] / total *
-                                   static_cast<double>(v(j, kv * width + c));
+          out(i, h * width + c) +=
+              weights[static_cast<std::size_t>(j)] / total * static_cast<double>(v(j, kv * width + c));
     }
   return out;
 }
@@ -81,32 +81,32 @@ std::vector<mask_case> mask_cases() {
   static std::vector<std::uint8_t> bytes;
   static std::vector<float> floats;
   std::vector<mask_case> all;
-  all.push_back({"causal", with([](attention_options& o, index_t, index_t) { o.mask = posenc::causal; }),
-                 [](index_t, index_t i, index_t j, index_t n_q, index_t n_k) { return j <= row_of(i, n_q, n_k); }});
+  all.push_back(
+      {"causal", with([](attention_options& o, index_t, index_t) { o.mask = posenc::causal; }),
+       [](index_t, index_t i, index_t j, index_t n_q, index_t n_k) { return j <= row_of(i, n_q, n_k); }});
   all.push_back({"causal from the first key",
                  with([](attention_options& o, index_t, index_t) { o.mask = posenc::causal_from_first; }),
                  [](index_t, index_t i, index_t j, index_t, index_t) { return j <= i; }});
-  all.push_back({"causal to the last key, wherever tokens stand",
-                 with([](attention_options& o, index_t, index_t) {
-                   o.mask = posenc::causal_to_last;
-                   o.query_positions = posenc::positions::from(-5000);
-                 }),
-                 [](index_t, index_t i, index_t j, index_t n_q, index_t n_k) { return j <= row_of(i, n_q, n_k); }});
-  all.push_back({"a sliding window of 9",
-                 with([](attention_options& o, index_t, index_t) {
+  all.push_back(
+      {"causal to the last key, wherever tokens stand", with([](attention_options& o, index_t, index_t) {
+         o.mask = posenc::causal_to_last;
+         o.query_positions = posenc::positions::from(-5000);
+       }),
+       [](index_t, index_t i, index_t j, index_t n_q, index_t n_k) { return j <= row_of(i, n_q, n_k); }});
+  all.push_back({"a sliding window of 9", with([](attention_options& o, index_t, index_t) {
                    o.mask = posenc::causal;
                    o.window = posenc::sliding_window(9);
                  }),
                  [](index_t, index_t i, index_t j, index_t n_q, index_t n_k) {
                    return j <= row_of(i, n_q, n_k) && j > row_of(i, n_q, n_k) - 9;
                  }});
-  all.push_back({"4 behind and 7 ahead",
-                 with([](attention_options& o, index_t, index_t) { o.window = posenc::two_sided_window(4, 7); }),
+  all.push_back({"4 behind and 7 ahead", with([](attention_options& o, index_t, index_t) {
+                   o.window = posenc::two_sided_window(4, 7);
+                 }),
                  [](index_t, index_t i, index_t j, index_t n_q, index_t n_k) {
                    return j >= row_of(i, n_q, n_k) - 4 && j <= row_of(i, n_q, n_k) + 7;
                  }});
-  all.push_back({"chunks of 13, positions from -6",
-                 with([](attention_options& o, index_t, index_t) {
+  all.push_back({"chunks of 13, positions from -6", with([](attention_options& o, index_t, index_t) {
                    o.mask = posenc::causal;
                    o.chunk = 13;
                    o.key_positions = posenc::positions::from(-6);
@@ -115,8 +115,7 @@ std::vector<mask_case> mask_cases() {
                    const auto chunk = [](index_t row) { return (row - 6 + 1300) / 13; };
                    return j <= row_of(i, n_q, n_k) && chunk(j) == chunk(row_of(i, n_q, n_k));
                  }});
-  all.push_back({"documents of 10, 30 and the rest",
-                 with([](attention_options& o, index_t, index_t) {
+  all.push_back({"documents of 10, 30 and the rest", with([](attention_options& o, index_t, index_t) {
                    o.mask = posenc::causal;
                    o.visible = posenc::documents({0, 10, 40});
                  }),
@@ -131,21 +130,24 @@ std::vector<mask_case> mask_cases() {
                    const std::vector<index_t> of_keys{0, 20};
                    o.visible = posenc::documents(starts, of_keys);
                  }),
-                 [](index_t, index_t i, index_t j, index_t n_q, index_t) { return (i >= (n_q + 1) / 2) == (j >= 20); }});
-  all.push_back({"prefix-LM", with([](attention_options& o, index_t, index_t) {
-                   o.mask = posenc::causal;
-                   o.visible = posenc::prefix_lm(17);
-                   o.first_query_row = 3;
-                   o.query_positions = posenc::positions::from(3);
-                 }),
-                 [](index_t, index_t i, index_t j, index_t, index_t) { return j <= i + 3 || (i + 3 < 17 && j < 17); }});
+                 [](index_t, index_t i, index_t j, index_t n_q, index_t) {
+                   return (i >= (n_q + 1) / 2) == (j >= 20);
+                 }});
+  all.push_back(
+      {"prefix-LM", with([](attention_options& o, index_t, index_t) {
+         o.mask = posenc::causal;
+         o.visible = posenc::prefix_lm(17);
+         o.first_query_row = 3;
+         o.query_positions = posenc::positions::from(3);
+       }),
+       [](index_t, index_t i, index_t j, index_t, index_t) { return j <= i + 3 || (i + 3 < 17 && j < 17); }});
   for (const bool kept : {false, true})
     all.push_back({kept ? "images that keep the window" : "images that ignore the window",
                    with([kept](attention_options& o, index_t, index_t) {
                      o.mask = posenc::causal;
                      o.window = posenc::sliding_window(6);
-                     o.visible = posenc::blocks({{4, 30}, {60, 90}},
-                                                kept ? posenc::block_window::kept : posenc::block_window::ignored);
+                     o.visible = posenc::blocks({{4, 30}, {60, 90}}, kept ? posenc::block_window::kept
+                                                                          : posenc::block_window::ignored);
                      o.first_query_row = 0;
                      o.query_positions = posenc::positions::from(0);
                    }),
@@ -156,14 +158,14 @@ std::vector<mask_case> mask_cases() {
                      const bool together = image(i) != 0 && image(i) == image(j);
                      return (j <= i && j > i - 6) || (together && (!kept || j > i - 6));
                    }});
-  all.push_back({"a range of rows for each query",
-                 with([](attention_options& o, index_t n_q, index_t n_k) {
-                   std::vector<row_range> ranges;
-                   for (index_t i = 0; i < n_q; ++i)
-                     ranges.push_back({(std::min)(n_k, i % 7), (std::min)(n_k, i % 7 + 3 * i)});
-                   o.visible = posenc::row_ranges(ranges);
-                 }),
-                 [](index_t, index_t i, index_t j, index_t, index_t) { return j >= i % 7 && j < i % 7 + 3 * i; }});
+  all.push_back(
+      {"a range of rows for each query", with([](attention_options& o, index_t n_q, index_t n_k) {
+         std::vector<row_range> ranges;
+         for (index_t i = 0; i < n_q; ++i)
+           ranges.push_back({(std::min)(n_k, i % 7), (std::min)(n_k, i % 7 + 3 * i)});
+         o.visible = posenc::row_ranges(ranges);
+       }),
+       [](index_t, index_t i, index_t j, index_t, index_t) { return j >= i % 7 && j < i % 7 + 3 * i; }});
   // Drafts 0 … n_q−1 are the last keys; draft d hangs on d/2 − 1, and all of a level share a position.
   all.push_back({"a tree whose drafts share positions",
                  with([](attention_options& o, index_t n_q, index_t n_k) {
@@ -197,7 +199,9 @@ std::vector<mask_case> mask_cases() {
                      bytes[static_cast<std::size_t>(n)] = (n / n_k * 5 + n % n_k * 3) % 7 < 4 ? 1 : 0;
                    o.visible = posenc::dense_mask(posenc::dense_scores(bytes.data(), heads, n_q, n_k));
                  }),
-                 [](index_t h, index_t i, index_t j, index_t n_q, index_t) { return ((h * n_q + i) * 5 + j * 3) % 7 < 4; }});
+                 [](index_t h, index_t i, index_t j, index_t n_q, index_t) {
+                   return ((h * n_q + i) * 5 + j * 3) % 7 < 4;
+                 }});
   all.push_back({"a dense bias for all heads that hides some keys",
                  with([](attention_options& o, index_t n_q, index_t n_k) {
                    floats.resize(static_cast<std::size_t>(n_q * n_k));
@@ -215,22 +219,22 @@ std::vector<mask_case> mask_cases() {
                    bytes.assign(static_cast<std::size_t>(n_k), 1);
                    for (index_t j = 0; j < n_k; j += 3) bytes[static_cast<std::size_t>(j)] = 0;
                    o.mask = posenc::causal;
-                   o.visible = posenc::dense_mask(posenc::scores_view<const std::uint8_t>{
-                       bytes.data(), heads, n_q, n_k, 0, 0, 1});
+                   o.visible = posenc::dense_mask(
+                       posenc::scores_view<const std::uint8_t>{bytes.data(), heads, n_q, n_k, 0, 0, 1});
                  }),
                  [](index_t, index_t i, index_t j, index_t n_q, index_t n_k) {
                    return j % 3 != 0 && j <= row_of(i, n_q, n_k);
                  }});
-  all.push_back({"a function, documents and causality at once",
-                 with([](attention_options& o, index_t, index_t) {
-                   o.mask = posenc::causal;
-                   o.visible = posenc::documents({0, 33}) &
-                               posenc::mask_where([](index_t h, index_t i, index_t j) { return (h + i + j) % 3 != 1; });
-                 }),
-                 [](index_t h, index_t i, index_t j, index_t n_q, index_t n_k) {
-                   const index_t row = row_of(i, n_q, n_k);
-                   return j <= row && (j >= 33) == (row >= 33) && (h + i + j) % 3 != 1;
-                 }});
+  all.push_back(
+      {"a function, documents and causality at once", with([](attention_options& o, index_t, index_t) {
+         o.mask = posenc::causal;
+         o.visible = posenc::documents({0, 33}) &
+                     posenc::mask_where([](index_t h, index_t i, index_t j) { return (h + i + j) % 3 != 1; });
+       }),
+       [](index_t h, index_t i, index_t j, index_t n_q, index_t n_k) {
+         const index_t row = row_of(i, n_q, n_k);
+         return j <= row && (j >= 33) == (row >= 33) && (h + i + j) % 3 != 1;
+       }});
   return all;
 }
 
@@ -244,8 +248,9 @@ TEST(masks, equal_a_softmax_over_a_dense_mask) {
         SCOPED_TRACE(std::string(one.name) + ", " + std::to_string(queries) + " x " + std::to_string(keys));
         const attention_options options = one.options(queries, keys);
         const row_major_matrix<double> expected = by_hand(q, k, v, one.sees, one.added);
-        const auto exact = posenc::reference::attention(q.cast<double>().eval(), k.cast<double>().eval(),
-                                                        v.cast<double>().eval(), posenc::no_encoding{}, options);
+        const auto exact =
+            posenc::reference::attention(q.cast<double>().eval(), k.cast<double>().eval(),
+                                         v.cast<double>().eval(), posenc::no_encoding{}, options);
         EXPECT_LT((exact - expected).cwiseAbs().maxCoeff(), 1e-12);
         sweep::on_every_target([&](const char* target) {
           const auto fused = posenc::fused::attention(q, k, v, posenc::no_encoding{}, options);
@@ -256,7 +261,8 @@ TEST(masks, equal_a_softmax_over_a_dense_mask) {
 }
 
 TEST(masks, scores_of_every_stage_are_those_of_the_formula) {
-  const auto q = random_matrix<double>(5, heads * width, 1), k = random_matrix<double>(9, kv_heads * width, 2);
+  const auto q = random_matrix<double>(5, heads * width, 1),
+             k = random_matrix<double>(9, kv_heads * width, 2);
   std::vector<float> bias(45, 0.5f);
   const attention_options options{.heads = heads,
                                   .kv_heads = kv_heads,
@@ -265,8 +271,9 @@ TEST(masks, scores_of_every_stage_are_those_of_the_formula) {
                                   .softcap = 2};
   const auto stage = [&](posenc::score_stage at) {
     std::vector<double> memory(static_cast<std::size_t>(heads * 5 * 9), 7);
-    posenc::reference::scores_into(posenc::as_heads(q, heads), posenc::as_heads(k, kv_heads), posenc::no_encoding{},
-                                   options, at, posenc::dense_scores(memory.data(), heads, 5, 9));
+    posenc::reference::scores_into(posenc::as_heads(q, heads), posenc::as_heads(k, kv_heads),
+                                   posenc::no_encoding{}, options, at,
+                                   posenc::dense_scores(memory.data(), heads, 5, 9));
     return memory;
   };
   const auto scaled = stage(posenc::score_stage::scaled), capped = stage(posenc::score_stage::capped),

@@ -59,7 +59,9 @@ struct users_line {
   [[nodiscard]] float bias(int head, position offset) const {
     return -0.01f * static_cast<float>(head + 1) * static_cast<float>(offset < 0 ? -offset : offset);
   }
-  [[nodiscard]] posenc::bias_line linear_bias(int head) const { return {-0.01 * (head + 1), 0.01 * (head + 1)}; }
+  [[nodiscard]] posenc::bias_line linear_bias(int head) const {
+    return {-0.01 * (head + 1), 0.01 * (head + 1)};
+  }
 };
 struct users_step {
   position reach;
@@ -173,6 +175,31 @@ TEST(plan, finds_runs_in_explicit_positions) {
   }
 }
 
+TEST(plan, decodes_text_under_several_axes_like_one_axis) {
+  const posenc::rope_options options_of_rope{.head_dim = 32, .pairing = posenc::pairing::half_split};
+  const std::vector<index_t> sections{8, 4, 4};
+  std::vector<posenc::axis_positions> image;
+  for (position n = 0; n < 12; ++n) image.push_back({0, n / 4, n % 4, 0});
+  const posenc::multi_axis_rope<float> without_table{options_of_rope, sections,
+                                                     posenc::axis_order::interleaved},
+      with_table{options_of_rope, sections, posenc::axis_order::interleaved, image, -8};
+  const auto q = random_matrix<float>(1, 64, 1), k = random_matrix<float>(64, 64, 2),
+             v = random_matrix<float>(64, 64, 3);
+  const auto run = [&](const auto& encoding, position first_key, posenc::fused::kernel expected) {
+    const attention_options options{
+        .heads = 2, .mask = posenc::causal, .key_positions = posenc::positions::from(first_key)};
+    posenc::fused::plan step(encoding, options, {.queries = 1, .keys = 64});
+    EXPECT_EQ(step.kernel(), expected) << first_key;
+    row_major_matrix<float> out(1, 64);
+    step.run(q, k, v, out);
+    EXPECT_LT(fused_calls::relative_error(out, posenc::reference::attention(q, k, v, encoding, options)),
+              1e-6);
+  };
+  run(without_table, 0, posenc::fused::kernel::decode);
+  run(with_table, 12, posenc::fused::kernel::decode);  // all of it is text
+  run(with_table, 3, posenc::fused::kernel::prefill);  // some of it is the image
+}
+
 TEST(plan, follows_a_cache_that_grows) {
   const auto encoding = posenc::combine(rope_of(32), t5_of(2));
   const auto q = random_matrix<float>(1, 64, 1), k = random_matrix<float>(200, 64, 2),
@@ -228,13 +255,15 @@ TEST(plan, refuses_in_words_what_does_not_fit) {
   const auto q = random_matrix<float>(1, 64, 1), k = random_matrix<float>(5, 64, 2);
   row_major_matrix<float> out(1, 64);
   EXPECT_REFUSAL(step.run(q, k, k, out), std::invalid_argument, "5 keys, planned for 1 and 4");
-  EXPECT_REFUSAL((posenc::fused::plan(users_step{-1}, {.heads = 2, .head_dim = 8}, {.queries = 1, .keys = 4})),
-                 std::invalid_argument, "bias_reach() of this encoding is -1");
+  EXPECT_REFUSAL(
+      (posenc::fused::plan(users_step{-1}, {.heads = 2, .head_dim = 8}, {.queries = 1, .keys = 4})),
+      std::invalid_argument, "bias_reach() of this encoding is -1");
 }
 
 TEST(batch, refuses_outputs_that_others_read_or_write) {
   const auto rope = rope_of(32);
-  auto a = random_matrix<float>(6, 64, 1), b = random_matrix<float>(6, 64, 2), out = random_matrix<float>(6, 64, 3);
+  auto a = random_matrix<float>(6, 64, 1), b = random_matrix<float>(6, 64, 2),
+       out = random_matrix<float>(6, 64, 3);
   const attention_options options{.heads = 2};
   const auto one = [&](row_major_matrix<float>& in, row_major_matrix<float>& to) {
     const auto view = posenc::as_heads(in, 2);
@@ -245,13 +274,15 @@ TEST(batch, refuses_outputs_that_others_read_or_write) {
   const auto run = [&](const auto& batch) {
     posenc::fused::attention_batch(std::span<const posenc::fused::sequence<float>>(batch), rope);
   };
-  EXPECT_REFUSAL(run(reads_other), std::invalid_argument, "output of sequence 0 overlaps q, k or v of sequence 1");
+  EXPECT_REFUSAL(run(reads_other), std::invalid_argument,
+                 "output of sequence 0 overlaps q, k or v of sequence 1");
   EXPECT_REFUSAL(run(writes_same), std::invalid_argument, "sequences 0 and 1 write the same memory");
   EXPECT_TRUE(a == a_before && b == b_before && out == out_before);
   posenc::fused::workspace over_k(std::as_writable_bytes(std::span<float>(b.data(), 6 * 64)));
-  EXPECT_THROW(posenc::fused::attention_into(posenc::as_heads(a, 2), posenc::as_heads(b, 2), posenc::as_heads(b, 2),
-                                             rope, options, posenc::as_heads(out, 2), {}, {.memory = &over_k}),
-               std::invalid_argument);
+  EXPECT_THROW(
+      posenc::fused::attention_into(posenc::as_heads(a, 2), posenc::as_heads(b, 2), posenc::as_heads(b, 2),
+                                    rope, options, posenc::as_heads(out, 2), {}, {.memory = &over_k}),
+      std::invalid_argument);
   EXPECT_TRUE(b == b_before);
 }
 
@@ -261,8 +292,8 @@ TEST(batch, a_workspace_for_no_worker_is_refused) {
   const auto view = posenc::as_heads(x, 2);
   const posenc::fused::sequence<float> one{view, view, view, posenc::as_heads(out, 2), {}, {.heads = 2}};
   const std::span<const posenc::fused::sequence<float>> all(&one, 1);
-  EXPECT_REFUSAL(static_cast<void>(posenc::fused::workspace_bytes(all, rope_of(32), 0)), std::invalid_argument,
-                 "executor of 0 workers");
+  EXPECT_REFUSAL(static_cast<void>(posenc::fused::workspace_bytes(all, rope_of(32), 0)),
+                 std::invalid_argument, "executor of 0 workers");
   std::vector<std::byte> memory(posenc::fused::workspace_bytes(all, rope_of(32), 1));
   posenc::fused::workspace exact{std::span<std::byte>(memory)};
   posenc::fused::attention_batch(all, rope_of(32), {.memory = &exact});
@@ -295,13 +326,15 @@ TEST(scale, may_depend_on_the_head) {
     for (index_t h = 0; h < 4; ++h) {  // head by head, each with its own scale, the temperature folded into q
       row_major_matrix<double> q_head = q.middleCols(h * 16, 16).cast<double>();
       for (index_t i = 0; i < queries; ++i)
-        q_head.row(i) *= 1 + 0.25 * static_cast<double>(h) + 0.01 * static_cast<double>((40 - queries + i) % 5);
+        q_head.row(i) *=
+            1 + 0.25 * static_cast<double>(h) + 0.01 * static_cast<double>((40 - queries + i) % 5);
       const row_major_matrix<double> k_head = k.middleCols(h / 2 * 16, 16).cast<double>(),
                                      v_head = v.middleCols(h / 2 * 16, 16).cast<double>();
-      const auto expected =
-          posenc::reference::attention(q_head, k_head, v_head, posenc::no_encoding{},
-                                       {.mask = posenc::causal, .scale = scales[static_cast<std::size_t>(h)]});
-      EXPECT_LT((fused.middleCols(h * 16, 16).cast<double>() - expected).cwiseAbs().maxCoeff(), 1e-6) << "head " << h;
+      const auto expected = posenc::reference::attention(
+          q_head, k_head, v_head, posenc::no_encoding{},
+          {.mask = posenc::causal, .scale = scales[static_cast<std::size_t>(h)]});
+      EXPECT_LT((fused.middleCols(h * 16, 16).cast<double>() - expected).cwiseAbs().maxCoeff(), 1e-6)
+          << "head " << h;
     }
   }
 }
@@ -309,13 +342,16 @@ TEST(scale, may_depend_on_the_head) {
 TEST(far_bias, of_the_lowest_float_on_every_key_is_the_mean) {
   const float lowest = std::numeric_limits<float>::lowest();
   for (const index_t queries : {1, 20}) {
-    const row_major_matrix<float> q = row_major_matrix<float>::Ones(queries, 8), k = row_major_matrix<float>::Ones(3, 8),
-                                  v = (row_major_matrix<float>(3, 8) << row_major_matrix<float>::Constant(1, 8, 1),
-                                       row_major_matrix<float>::Constant(1, 8, 2), row_major_matrix<float>::Constant(1, 8, 6))
+    const row_major_matrix<float> q = row_major_matrix<float>::Ones(queries, 8),
+                                  k = row_major_matrix<float>::Ones(3, 8),
+                                  v = (row_major_matrix<float>(3, 8)
+                                           << row_major_matrix<float>::Constant(1, 8, 1),
+                                       row_major_matrix<float>::Constant(1, 8, 2),
+                                       row_major_matrix<float>::Constant(1, 8, 6))
                                           .finished();
     std::vector<float> bias(static_cast<std::size_t>(queries * 3), lowest);
-    const attention_options options{
-        .visible = posenc::dense_bias(posenc::dense_scores(bias.data(), 1, queries, 3))};
+    const attention_options options{.visible =
+                                        posenc::dense_bias(posenc::dense_scores(bias.data(), 1, queries, 3))};
     const auto result = posenc::fused::attention_with_log_sum_exp(q, k, v, posenc::no_encoding{}, options);
     EXPECT_NEAR(result.output(0, 0), 3, 1e-6);
     EXPECT_NEAR(result.log_sum_exp(0, 0) / lowest, 1, 1e-6);
@@ -330,12 +366,12 @@ TEST(far_bias, of_alibi_a_million_tokens_away_loses_no_bits) {
     const auto alibi = posenc::alibi<float>::from_slopes(slopes);
     for (const position start : {position{1'000'000}, position{-3'000'000}}) {
       const attention_options options{.heads = 2, .query_positions = posenc::positions::from(start)};
-      const auto expected =
-          posenc::reference::attention_with_log_sum_exp(q.cast<double>().eval(), k.cast<double>().eval(),
-                                                        v.cast<double>().eval(),
-                                                        posenc::alibi<double>::from_slopes(slopes), options);
+      const auto expected = posenc::reference::attention_with_log_sum_exp(
+          q.cast<double>().eval(), k.cast<double>().eval(), v.cast<double>().eval(),
+          posenc::alibi<double>::from_slopes(slopes), options);
       const auto fused = posenc::fused::attention_with_log_sum_exp(q, k, v, alibi, options);
-      EXPECT_LT(fused_calls::relative_error(fused.output, expected.output), 1e-6) << queries << " from " << start;
+      EXPECT_LT(fused_calls::relative_error(fused.output, expected.output), 1e-6)
+          << queries << " from " << start;
       EXPECT_LT(fused_calls::relative_error(fused.log_sum_exp, expected.log_sum_exp), 1e-6);
     }
   }
@@ -349,19 +385,38 @@ TEST(options, that_float_cannot_carry_are_refused) {
   EXPECT_REFUSAL(run({.softcap = 1e-40}), std::invalid_argument, "softcap 1e-40 is too small");
   EXPECT_REFUSAL(run({.scale = 3e38}), std::invalid_argument, "scale 3e+38 is too large");
   EXPECT_REFUSAL(run({.needs_sinks = true}), std::invalid_argument, "set sinks to the layer's 1 logits");
-  EXPECT_REFUSAL(static_cast<void>(posenc::fused::attention(x, x, x, posenc::alibi<float>{{.heads = 8}}, {.heads = 4})),
-                 std::invalid_argument, "made for 8 heads, the option heads says 4");
+  EXPECT_REFUSAL(
+      static_cast<void>(posenc::fused::attention(x, x, x, posenc::alibi<float>{{.heads = 8}}, {.heads = 4})),
+      std::invalid_argument, "made for 8 heads, the option heads says 4");
   EXPECT_REFUSAL(run({.heads = 4, .head_dim = 8}), std::invalid_argument, "is the option heads right?");
   const posenc::sinusoidal<float> embeds{{.width = 8, .convention = posenc::sinusoid::paper}};
-  EXPECT_REFUSAL(static_cast<void>(posenc::fused::attention(x, x, x, embeds)), std::invalid_argument, "embed_rows");
+  EXPECT_REFUSAL(static_cast<void>(posenc::fused::attention(x, x, x, embeds)), std::invalid_argument,
+                 "embed_rows");
   EXPECT_NO_THROW(static_cast<void>(posenc::fused::attention(x, x, x, embeds, {.is_embedded = true})));
+}
+
+TEST(options, no_keys_and_an_empty_list_of_positions_give_zeros) {
+  // The list ends where its memory does: the sanitizers see a look at what would be its first entry.
+  const std::vector<position> one{7};
+  const std::span<const position> none = std::span(one).subspan(1);
+  const auto q = random_matrix<float>(3, 16, 1), k = random_matrix<float>(0, 16, 2);
+  const attention_options options{.heads = 2,
+                                  .mask = posenc::causal,
+                                  .query_positions = posenc::positions::from(7),
+                                  .key_positions = posenc::positions::each(none)};
+  for (const auto& result : {posenc::fused::attention_with_log_sum_exp(q, k, k, rope_of(8), options),
+                             posenc::reference::attention_with_log_sum_exp(q, k, k, rope_of(8), options)}) {
+    EXPECT_TRUE((result.output.array() == 0).all());
+    EXPECT_TRUE((result.log_sum_exp.array() == -std::numeric_limits<float>::infinity()).all());
+  }
 }
 
 TEST(options, a_sink_of_minus_infinity_is_no_sink) {
   const auto x = random_matrix<float>(4, 8, 1);
   const std::vector<double> none{-std::numeric_limits<double>::infinity()};
   const auto without = posenc::fused::attention_with_log_sum_exp(x, x, x, posenc::no_encoding{}, {});
-  const auto with = posenc::fused::attention_with_log_sum_exp(x, x, x, posenc::no_encoding{}, {.sinks = none});
+  const auto with =
+      posenc::fused::attention_with_log_sum_exp(x, x, x, posenc::no_encoding{}, {.sinks = none});
   EXPECT_TRUE(with.output == without.output && with.log_sum_exp == without.log_sum_exp);
 }
 

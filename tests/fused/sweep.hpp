@@ -94,8 +94,8 @@ class prepared_case {
     v_.fill(draw, valid_k_.begin, valid_k_.end, 1);
     const tensor<double> q_wide = widened(q_), k_wide = widened(k_), v_wide = widened(v_);
     expected_ = with_encoding<double>(c_, [&](const auto& encoding) {
-      return posenc::reference::attention_with_log_sum_exp(q_wide.view, k_wide.view, v_wide.view,
-                                                                   encoding, options_);
+      return posenc::reference::attention_with_log_sum_exp(q_wide.view, k_wide.view, v_wide.view, encoding,
+                                                           options_);
     });
     const auto call = posenc::detail::resolve(options_, q_.view, k_.view, v_.view);
     with_encoding<float>(c_, [&](const auto& encoding) {

@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
-#include <numeric>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <sstream>
@@ -117,10 +117,10 @@ struct sweep_case {
   std::vector<double> sinks{};
   std::vector<double> head_scales{};
   std::vector<position> query_positions{}, key_positions{};
-  std::string visible_text{};                  ///< what options.visible is
-  std::vector<std::uint8_t> dense_mask{};      ///< memory of options.visible
-  std::vector<float> dense_bias{};             ///< likewise
-  posenc::attention_options options{};  ///< without what points into this struct; see settled()
+  std::string visible_text{};              ///< what options.visible is
+  std::vector<std::uint8_t> dense_mask{};  ///< memory of options.visible
+  std::vector<float> dense_bias{};         ///< likewise
+  posenc::attention_options options{};     ///< without what points into this struct; see settled()
 
   /// The options, views of this object's positions and sinks included.
   [[nodiscard]] posenc::attention_options settled() const {
@@ -140,10 +140,9 @@ struct sweep_case {
         << (pairing == posenc::pairing::interleaved ? " interleaved" : " split")
         << (keys_are_rotated ? ", keys rotated" : "") << ", mask " << static_cast<int>(options.mask)
         << ", chunk " << options.chunk.value_or(0) << ", visible " << visible_text << ", head scales "
-        << head_scales.size()
-        << ", lookback " << options.window.lookback.value_or(-1) << ", lookahead " << options.window.lookahead.value_or(-1)
-        << ", softcap " << options.softcap << ", sinks " << sinks.size() << ", explicit positions "
-        << query_positions.size() << "/" << key_positions.size();
+        << head_scales.size() << ", lookback " << options.window.lookback.value_or(-1) << ", lookahead "
+        << options.window.lookahead.value_or(-1) << ", softcap " << options.softcap << ", sinks "
+        << sinks.size() << ", explicit positions " << query_positions.size() << "/" << key_positions.size();
     if (options.valid_keys)
       out << ", valid keys " << options.valid_keys->begin << "-" << options.valid_keys->end;
     if (options.valid_queries)
@@ -177,7 +176,8 @@ inline posenc::row_range part_of(dice& draw, index_t rows) {
 /// Row starts of documents, ascending from 0.
 inline std::vector<index_t> document_starts(dice& draw, index_t rows) {
   std::vector<index_t> starts{0};
-  while (starts.back() < rows && starts.size() < 7) starts.push_back((std::min)(rows, starts.back() + draw.below(90)));
+  while (starts.back() < rows && starts.size() < 7)
+    starts.push_back((std::min)(rows, starts.back() + draw.below(90)));
   return starts;
 }
 
@@ -202,7 +202,8 @@ inline void add_masks(dice& draw, sweep_case& c) {
       at = end;
     }
     const auto window = draw.one_in(2) ? posenc::block_window::kept : posenc::block_window::ignored;
-    use(window == posenc::block_window::kept ? "blocks in the window" : "blocks", posenc::blocks(blocks, window));
+    use(window == posenc::block_window::kept ? "blocks in the window" : "blocks",
+        posenc::blocks(blocks, window));
   }
   if (draw.one_in(8)) {
     std::vector<posenc::row_range> ranges;
@@ -221,16 +222,19 @@ inline void add_masks(dice& draw, sweep_case& c) {
     const index_t heads = draw.one_in(2) ? 1 : c.heads;
     for (index_t n = 0; n < heads * c.queries * c.keys; ++n)
       c.dense_mask.push_back(draw.one_in(3) ? std::uint8_t{0} : std::uint8_t{1});
-    use("dense_mask", posenc::dense_mask(posenc::dense_scores(c.dense_mask.data(), heads, c.queries, c.keys)));
+    use("dense_mask",
+        posenc::dense_mask(posenc::dense_scores(c.dense_mask.data(), heads, c.queries, c.keys)));
   }
   if (draw.one_in(10) && element()) {
     const index_t heads = draw.one_in(2) ? 1 : c.heads;
     for (index_t n = 0; n < heads * c.queries * c.keys; ++n)
       c.dense_bias.push_back(draw.one_in(5) ? -std::numeric_limits<float>::infinity() : draw.number());
-    use("dense_bias", posenc::dense_bias(posenc::dense_scores(c.dense_bias.data(), heads, c.queries, c.keys)));
+    use("dense_bias",
+        posenc::dense_bias(posenc::dense_scores(c.dense_bias.data(), heads, c.queries, c.keys)));
   }
   if (draw.one_in(16))
-    use("mask_where", posenc::mask_where([](index_t h, index_t i, index_t j) { return (h + i * 3 + j) % 4 != 0; }));
+    use("mask_where",
+        posenc::mask_where([](index_t h, index_t i, index_t j) { return (h + i * 3 + j) % 4 != 0; }));
 }
 
 /// The case of a seed for an encoding whose positions lie in `where`.

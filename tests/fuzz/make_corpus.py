@@ -59,8 +59,51 @@ good = {
                "encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 512},
     "modernbert": {"model_type": "modernbert", "num_hidden_layers": 6, "global_rope_theta": 160000.0},
 }
+hybrid = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 4,
+          "max_position_embeddings": 4096}
+good.update({
+    "bailing": {"model_type": "bailing_hybrid", **hybrid, "layer_group_size": 2, "qk_nope_head_dim": 16,
+                "qk_rope_head_dim": 8, "v_head_dim": 16},
+    "bamba": {"model_type": "bamba", **hybrid, "attn_layer_indices": [1, 3]},
+    "deepseek_v4": {"model_type": "deepseek_v4", **hybrid, "head_dim": 32, "qk_rope_head_dim": 8,
+                    "compress_ratios": [0, 4, 128, 0], "rope_scaling": {"type": "yarn", "factor": 16,
+                                                                       "original_max_position_embeddings": 1024}},
+    "gpt_neo": {"model_type": "gpt_neo", "hidden_size": 64, "num_heads": 4, "num_layers": 4,
+                "attention_types": [[["global", "local"], 2]], "window_size": 8},
+    "granite_swa": {"model_type": "granite_swa", **hybrid, "layer_rope_theta": [1e4, 1e4, 0, 5e5]},
+    "jamba": {"model_type": "jamba", **hybrid, "attn_layer_period": 2, "attn_layer_offset": 1},
+    "kimi_linear": {"model_type": "kimi_linear", **hybrid, "linear_attn_config": {"full_attn_layers": [2, 4],
+                                                                                  "kda_layers": [1, 3]}},
+    "laguna": {"model_type": "laguna", **hybrid, "num_attention_heads_per_layer": [4, 4, 8, 8],
+               "layer_types": ["full_attention", "sliding_attention"] * 2, "sliding_window": 8},
+    "longformer": {"model_type": "longformer", **hybrid, "attention_window": [8, 8, 16, 16]},
+    "mimo": {"model_type": "mimo_v2_flash", **hybrid, "num_attention_heads": 8, "hybrid_layer_pattern": [0, 1, 1, 0]},
+    "mllama": {"model_type": "mllama_text_model", **hybrid, "cross_attention_layers": [1]},
+    "nanochat": {"model_type": "nanochat", **hybrid},
+    "nemotron_h": {"model_type": "nemotron_h", **hybrid, "hybrid_override_pattern": "M*-E"},
+    "recurrent_gemma": {"model_type": "recurrent_gemma", **hybrid, "block_types": ["recurrent", "attention"]},
+    "step3p5": {"model_type": "step3p5", **hybrid, "rope_theta": [1e4, 1e4, 1e6, 1e6],
+                "partial_rotary_factors": [1.0, 1.0, 0.5, 0.5]},
+    "zamba2": {"model_type": "zamba2", **hybrid, "use_mem_rope": True,
+               "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"]},
+})
 for name, config in good.items():
     save("config_json", f"good_{name}.json", json.dumps(config))
+for name, config in {
+        "guarded_unknown": {**llama, "model_type": "brand_new", "rope_interleave": True, "local_attention_span": 5},
+        "refused_by_name": {"model_type": "mpnet"}, "indices_beyond": {**good["bamba"], "attn_layer_indices": [9]},
+        "letters_unknown": {**good["nemotron_h"], "hybrid_override_pattern": "MX-E"},
+        "letters_short": {**good["nemotron_h"], "hybrid_override_pattern": "M"},
+        "ratios_unknown": {**good["deepseek_v4"], "compress_ratios": [0, 5, 0, 0]},
+        "thetas_short": {**good["granite_swa"], "layer_rope_theta": [1e4]},
+        "theta_of_a_layer_negative": {**good["granite_swa"], "layer_rope_theta": [1e4, -1, 0, 5e5]},
+        "words_unknown": {**good["laguna"], "layer_types": ["full_attention", "wavelet", "mamba", "conv"]},
+        "heads_of_a_layer_zero": {**good["laguna"], "num_attention_heads_per_layer": [4, 0, 8, 8]},
+        "shares_beyond_one": {**good["step3p5"], "partial_rotary_factors": [1.0, 2.0, 0.5, 0.5]},
+        "from_one_zero": {**good["kimi_linear"], "linear_attn_config": {"full_attn_layers": [0]}},
+        "blocks_empty": {**good["recurrent_gemma"], "block_types": []},
+        "types_repeat_for_ever": {**good["gpt_neo"], "attention_types": [[["global"], 2 ** 60]]}}.items():
+    save("config_json", f"{name}.json", json.dumps(config))
 text = json.dumps({**llama, "rope_scaling": scalings["yarn"]})
 for length in (0, 1, len(text) // 3, len(text) // 2, len(text) - 1):
     save("config_json", f"cut_at_{length}.json", text[:length])

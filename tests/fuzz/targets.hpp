@@ -12,16 +12,32 @@
 #include <utility>
 
 #include <posenc/models/any_model.hpp>
+#include <posenc/models/model.hpp>
 
 #include "../../examples/inspect/json_report.hpp"
 
 namespace posenc_tests {
 
+/// Makes the first layers of each side into calls, or has them refused.
+inline void make_layers(const posenc::model_description& description) {
+  const posenc::model model(description);
+  const posenc::layer_inputs inputs{.length = 5000};
+  for (posenc::index_t layer = 0; layer < 8; ++layer)
+    for (int side = -1; side < 3; ++side) try {
+        (void)(side < 0 ? model.layer(layer, inputs)
+                        : model.layer(static_cast<posenc::model_side>(side), layer, inputs));
+      } catch (const std::invalid_argument&) {
+      } catch (const std::out_of_range&) {
+      }
+}
+
 /// Builds and prints what a description says. True: nothing was refused.
 template <class Describe>
 bool describe_and_report(const Describe& describe) {
   try {
-    const inspect::model_view view = inspect::build("fuzz", describe(), posenc::position{5000});
+    const posenc::model_description description = describe();
+    make_layers(description);
+    const inspect::model_view view = inspect::build("fuzz", description, posenc::position{5000});
     return !inspect::json_report({view}, {0, 1'000'003}).empty();
   } catch (const posenc::format_error&) {
   } catch (const std::invalid_argument&) {

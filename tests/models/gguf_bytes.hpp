@@ -6,8 +6,13 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include <posenc/models/gguf/layers.hpp>
 
 namespace posenc_tests {
 
@@ -52,6 +57,65 @@ class gguf_bytes {
 
  private:
   std::vector<std::byte> bytes_;
+};
+
+/// A file of one architecture with some keys and F32 tensors of one dimension.
+struct file_of {
+  explicit file_of(std::string name) : architecture(std::move(name)) {}
+
+  std::string architecture;
+  std::vector<std::function<void(gguf_bytes&)>> keys{};
+  std::vector<std::pair<std::string, std::vector<float>>> tensors{};
+
+  file_of& integer(const std::string& key, std::uint32_t value) {
+    keys.push_back([this, key, value](gguf_bytes& out) { out.u32_key(architecture + "." + key, value); });
+    return *this;
+  }
+  file_of& number(const std::string& key, float value) {
+    keys.push_back([this, key, value](gguf_bytes& out) { out.f32_key(architecture + "." + key, value); });
+    return *this;
+  }
+  file_of& boolean(const std::string& key, bool value) {
+    keys.push_back([this, key, value](gguf_bytes& out) { out.bool_key(architecture + "." + key, value); });
+    return *this;
+  }
+  file_of& text(const std::string& key, const std::string& value) {
+    keys.push_back([this, key, value](gguf_bytes& out) { out.text_key(architecture + "." + key, value); });
+    return *this;
+  }
+  file_of& integers(const std::string& key, const std::vector<std::uint32_t>& values) {
+    keys.push_back([this, key, values](gguf_bytes& out) {
+      out.key(architecture + "." + key, 9).u32(4).u64(values.size());
+      for (const std::uint32_t value : values) out.u32(value);
+    });
+    return *this;
+  }
+  file_of& shape(std::uint32_t layers, std::uint32_t heads, std::uint32_t width, std::uint32_t context) {
+    return integer("block_count", layers)
+        .integer("attention.head_count", heads)
+        .integer("embedding_length", width)
+        .integer("context_length", context);
+  }
+
+  [[nodiscard]] std::vector<std::byte> bytes() const {
+    gguf_bytes out(3, tensors.size(), keys.size() + 1);
+    out.text_key("general.architecture", architecture);
+    for (const auto& key : keys) key(out);
+    std::uint64_t offset = 0;
+    for (const auto& [name, values] : tensors) {
+      out.tensor(name, {values.size()}, 0, offset);
+      offset += (values.size() * 4 + 31) / 32 * 32;
+    }
+    out.pad();
+    for (const auto& [name, values] : tensors) {
+      for (const float value : values) out.f32(value);
+      out.pad();
+    }
+    return out.bytes();
+  }
+  [[nodiscard]] posenc::model_description read(const posenc::gguf_options& options = {}) const {
+    return posenc::parse_gguf_model(bytes(), options);
+  }
 };
 
 }  // namespace posenc_tests

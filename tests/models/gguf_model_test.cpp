@@ -6,7 +6,6 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,62 +18,8 @@ namespace {
 
 using posenc::encoding_kind;
 using posenc::model_description;
+using posenc_tests::file_of;
 using posenc_tests::gguf_bytes;
-
-/// A file of one architecture with some keys and F32 tensors of one dimension.
-struct file_of {
-  explicit file_of(std::string name) : architecture(std::move(name)) {}
-
-  std::string architecture;
-  std::vector<std::function<void(gguf_bytes&)>> keys{};
-  std::vector<std::pair<std::string, std::vector<float>>> tensors{};
-
-  file_of& integer(const std::string& key, std::uint32_t value) {
-    keys.push_back([this, key, value](gguf_bytes& out) { out.u32_key(architecture + "." + key, value); });
-    return *this;
-  }
-  file_of& number(const std::string& key, float value) {
-    keys.push_back([this, key, value](gguf_bytes& out) { out.f32_key(architecture + "." + key, value); });
-    return *this;
-  }
-  file_of& text(const std::string& key, const std::string& value) {
-    keys.push_back([this, key, value](gguf_bytes& out) { out.text_key(architecture + "." + key, value); });
-    return *this;
-  }
-  file_of& integers(const std::string& key, const std::vector<std::uint32_t>& values) {
-    keys.push_back([this, key, values](gguf_bytes& out) {
-      out.key(architecture + "." + key, 9).u32(4).u64(values.size());
-      for (const std::uint32_t value : values) out.u32(value);
-    });
-    return *this;
-  }
-  file_of& shape(std::uint32_t layers, std::uint32_t heads, std::uint32_t width, std::uint32_t context) {
-    return integer("block_count", layers)
-        .integer("attention.head_count", heads)
-        .integer("embedding_length", width)
-        .integer("context_length", context);
-  }
-
-  [[nodiscard]] std::vector<std::byte> bytes() const {
-    gguf_bytes out(3, tensors.size(), keys.size() + 1);
-    out.text_key("general.architecture", architecture);
-    for (const auto& key : keys) key(out);
-    std::uint64_t offset = 0;
-    for (const auto& [name, values] : tensors) {
-      out.tensor(name, {values.size()}, 0, offset);
-      offset += (values.size() * 4 + 31) / 32 * 32;
-    }
-    out.pad();
-    for (const auto& [name, values] : tensors) {
-      for (const float value : values) out.f32(value);
-      out.pad();
-    }
-    return out.bytes();
-  }
-  [[nodiscard]] model_description read(const posenc::gguf_options& options = {}) const {
-    return posenc::parse_gguf_model(bytes(), options);
-  }
-};
 
 std::vector<posenc::index_t> layers(std::initializer_list<posenc::index_t> list) { return list; }
 
@@ -107,7 +52,8 @@ TEST(gguf_model, the_architecture_implies_the_pairing) {
     EXPECT_EQ(file_of(name).shape(1, 2, 16, 64).read().encodings[0].rope().options.pairing,
               posenc::pairing::interleaved)
         << name;
-  EXPECT_REFUSAL(file_of("brand-new").shape(1, 2, 16, 64).read(), std::invalid_argument, "qwen3moe");
+  EXPECT_REFUSAL(file_of("brand-new").shape(1, 2, 16, 64).read(), std::invalid_argument,
+                 "nearest in name are ");
 }
 
 TEST(gguf_model, defaults_of_the_format) {
@@ -260,11 +206,11 @@ TEST(any_model, the_first_bytes_decide) {
   std::ofstream(gguf, std::ios::binary)
       .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   std::ofstream(json) << R"({"model_type": "bloom", "hidden_size": 64, "n_head": 4, "n_layer": 2})";
-  EXPECT_EQ(posenc::read_model(gguf).model_type, "qwen2");
-  EXPECT_EQ(posenc::read_model(json).model_type, "bloom");
+  EXPECT_EQ(posenc::read_description(gguf).model_type, "qwen2");
+  EXPECT_EQ(posenc::read_description(json).model_type, "bloom");
   std::filesystem::remove(gguf);
   std::filesystem::remove(json);
-  EXPECT_THROW((void)posenc::read_model(json), posenc::format_error);
+  EXPECT_THROW((void)posenc::read_description(json), posenc::format_error);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include <posenc/models/gguf_tensor.hpp>
+#include <posenc/models/gguf/tensors.hpp>
 
 #include "gguf_bytes.hpp"
 #include "refusals.hpp"

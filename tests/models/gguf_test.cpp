@@ -8,7 +8,7 @@
 #include <functional>
 #include <string>
 
-#include <posenc/models/gguf.hpp>
+#include <posenc/models/gguf/file.hpp>
 
 #include "gguf_bytes.hpp"
 

@@ -309,6 +309,7 @@ TEST(huggingface, ministral3_scales_queries_by_position_on_all_layers) {
                         {{"model_type", "ministral3"},
                          {"hidden_size", 4096},
                          {"num_attention_heads", 32},
+                         {"num_key_value_heads", 8},
                          {"head_dim", 128},
                          {"num_hidden_layers", 2},
                          {"max_position_embeddings", 262144},
@@ -592,11 +593,11 @@ TEST(huggingface, kinds_that_do_not_rotate) {
 
 TEST(huggingface, unknown_models_are_refused_unless_the_pairing_is_stated) {
   json config = llama();
-  config["model_type"] = "brand_new";
+  config["model_type"] = "qwen3_nex";
   const std::string said = refusal<std::invalid_argument>(config);
-  EXPECT_NE(said.find("brand_new"), std::string::npos);
-  EXPECT_NE(said.find("qwen3"), std::string::npos);       // lists what is known
-  EXPECT_LT(said.find("--pairing"), said.find("qwen3"));  // the way out that always works comes first
+  EXPECT_NE(said.find("config.json (qwen3_nex)"), std::string::npos);
+  EXPECT_NE(said.find("nearest in name are qwen3_next, "), std::string::npos) << said;
+  EXPECT_LT(said.find("--pairing"), said.find("qwen3_next"));  // the way out that always works comes first
   const auto description = read(config, {.pairing = posenc::pairing::interleaved}).encodings.at(0).rope();
   EXPECT_EQ(description.options.pairing, posenc::pairing::interleaved);
   EXPECT_EQ(description.options.base, 500000.0);
@@ -614,6 +615,7 @@ TEST(huggingface, names_that_mean_something_in_one_class_only) {
   config["rope_scaling"] = {{"type", "mrope"}, {"mrope_section", {16, 24, 24}}};
   EXPECT_NE(refusal<std::invalid_argument>(config).find("mrope"), std::string::npos);
   config["model_type"] = "qwen2_vl";
+  config["num_key_value_heads"] = 8;
   config["rope_scaling"]["rope_type"] = "default";  // both names, as Qwen2.5-VL's files have them
   EXPECT_TRUE(read(config).warnings.empty());
   // Phi-3 means LongRoPE by "yarn", so that a YaRN block on it lacks the lists.

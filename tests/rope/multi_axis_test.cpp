@@ -110,16 +110,55 @@ TEST(multi_axis_rope, positions_and_axes_equal_the_golden_rows) {
 }
 
 /// Three frames of 2 × 2 patches, not merged, two time steps apart, after four text tokens; by hand.
-TEST(multi_axis_rope, frames_do_not_advance_the_text) {
-  axis_position_builder where;
-  where.text(4).grid({.frames = 3, .rows = 2, .columns = 2, .merge = 1, .interval = 2}).text(1);
-  ASSERT_EQ(where.table().size(), 17u);
-  EXPECT_EQ(where.table()[4], (axis_positions{4, 4, 4, 0}));
-  EXPECT_EQ(where.table()[7], (axis_positions{4, 5, 5, 0}));
-  EXPECT_EQ(where.table()[8], (axis_positions{6, 4, 4, 0}));
-  EXPECT_EQ(where.table()[15], (axis_positions{8, 5, 5, 0}));
-  EXPECT_EQ(where.table()[16], (axis_positions{6, 6, 6, 0}));  // 4 + max(2, 2), not 9
-  EXPECT_EQ(where.rope_delta(), 9 - 17);                       // the largest position is the last frame's 8
+TEST(multi_axis_rope, text_after_frames_goes_on_by_the_rule_that_is_named) {
+  for (const after_vision rule : {after_vision::largest_position, after_vision::grid_extent}) {
+    axis_position_builder where(rule);
+    where.text(4).grid({.frames = 3, .rows = 2, .columns = 2, .merge = 1, .interval = 2}).text(1);
+    ASSERT_EQ(where.table().size(), 17u);
+    EXPECT_EQ(where.table()[4], (axis_positions{4, 4, 4, 0}));
+    EXPECT_EQ(where.table()[7], (axis_positions{4, 5, 5, 0}));
+    EXPECT_EQ(where.table()[8], (axis_positions{6, 4, 4, 0}));
+    EXPECT_EQ(where.table()[15], (axis_positions{8, 5, 5, 0}));
+    const bool authors = rule == after_vision::largest_position;
+    const position next = authors ? 9 : 6;  // after the last frame's 8; 4 + max(2, 2)
+    EXPECT_EQ(where.table()[16], (axis_positions{next, next, next, 0}));
+    EXPECT_EQ(where.rope_delta(),
+              (authors ? 10 : 9) - 17);  // the largest position + 1 is where decoding goes on
+  }
+}
+
+/// Three frames of 4 × 4 patches merged by 2: 3 frames one step apart end at 2, fifty steps apart at 100.
+TEST(multi_axis_rope, text_after_a_long_video_by_either_rule) {
+  for (const auto& [interval, authors] : {std::pair{1.0, 3}, std::pair{50.0, 101}}) {
+    const vision_grid video{.frames = 3, .rows = 4, .columns = 4, .interval = interval};
+    EXPECT_EQ(axis_position_builder().grid(video).text(1).table().back()[0], authors);
+    EXPECT_EQ(axis_position_builder(after_vision::grid_extent).grid(video).text(1).table().back()[0], 2);
+  }
+}
+
+TEST(multi_axis_rope, frame_times_are_those_of_the_ratio) {
+  const auto time = [](double interval, index_t frame) {
+    axis_position_builder where;
+    where.grid({.frames = frame + 1, .rows = 2, .columns = 2, .interval = interval});
+    return where.table().back()[0];
+  };
+  EXPECT_EQ(time(25 * (2.0 / 3), 3), 50);  // 50/3, though 25·(2.0/3)·3 rounds to less than 50
+  EXPECT_EQ(time(25 * (2.0 / 3), 2), 33);
+  EXPECT_EQ(time(25 * (2 / 29.97), 2997), 5000);  // 5000/2997
+  EXPECT_EQ(time(25 * (2 / 29.97), 2996), 4998);  // 4998.33…
+  EXPECT_EQ(time(0.1, 30), 3);
+  EXPECT_EQ(time(0.1, 29), 2);
+  EXPECT_EQ(time(0, 3), 0);
+  EXPECT_EQ(time(3.14159265358979, 100), 314);
+  EXPECT_EQ(time(2e6, 3), 6'000'000);
+  EXPECT_REFUSAL(time(1e300, 1), std::invalid_argument, "stands beyond 2^61");
+}
+
+TEST(multi_axis_rope, height_and_width_in_turn_then_time) {
+  const std::vector<index_t> sections{2, 2, 1};
+  EXPECT_EQ(axes_of_pairs(sections, axis_order::plane_then_time, 5), (std::vector<int>{1, 2, 1, 2, 0}));
+  const std::vector<index_t> uneven{2, 1, 1};
+  EXPECT_REFUSAL(axes_of_pairs(uneven, axis_order::plane_then_time, 4), std::invalid_argument, "h = w");
 }
 
 TEST(multi_axis_rope, equal_axes_are_one_axis_to_the_bit) {

@@ -2,11 +2,12 @@
 /// \file
 /// RoPE over several axes: door *rotate*. Each pair of channels follows one axis: time, height or width.
 ///
-///     pair p of a token at (t, h, w) turns by  place[axis_of_pair[p]]·w_p
+///     pair p of a token at (t, h, w) rotates by  place[axis_of_pair[p]]·w_p
 ///
 /// Attention knows tokens by their index in the sequence, so that causality and windows mean what they always
-/// mean; where a token stands on each axis is a table inside the encoding. A token whose axes are all equal
-/// is turned exactly as by one-axis rope.
+/// mean. Where a token stands on each axis belongs to the call (positions::on_axes), so that one encoding serves
+/// all sequences; or it is a table inside the encoding. A token without a place of its own is text: all its axes
+/// are equal, and it is rotated exactly as by one-axis rope.
 ///
 /// | family | ladder | axes | pairing |
 /// |---|---|---|---|
@@ -32,7 +33,7 @@
 
 namespace posenc::inline v0_2 {
 
-/// The three ways in which vision towers turn by row and column.
+/// The three ways in which vision towers rotate by row and column.
 enum class vision_form : unsigned char {
   restarting,   ///< Qwen-VL towers, ggml VISION
   alternating,  ///< Pixtral
@@ -41,7 +42,7 @@ enum class vision_form : unsigned char {
 };
 
 /// Where the patches of a Llama-4 vision tower stand: rows × columns patches counted from 1, then the class
-/// token, which does not turn.
+/// token, which does not rotate.
 [[nodiscard]] inline std::vector<axis_positions> llama4_patch_positions(index_t rows, index_t columns) {
   std::vector<axis_positions> table = patch_positions(rows, columns);
   for (axis_positions& patch : table) ++patch[height_axis], ++patch[width_axis];
@@ -53,8 +54,27 @@ enum class vision_form : unsigned char {
 template <std::floating_point T>
 class multi_axis_rope {
  public:
-  /// M-RoPE: one ladder whose pairs are dealt out to the axes.
+  /// M-RoPE: one ladder whose pairs are dealt out to the axes. Calls say where tokens stand (positions::on_axes);
+  /// where they do not, every token is text.
   /// \param sections pairs of each axis (t, h, w; ggml has a fourth); they add up to the pairs
+  /// \throws std::invalid_argument when the options, the scaling or the sections mean nothing.
+  template <rope_scaling Scaling>
+  multi_axis_rope(const rope_options& options, std::span<const index_t> sections, axis_order order,
+                  const Scaling& scaling, std::optional<position> context_length = std::nullopt)
+      : multi_axis_rope(options, sections, order, std::vector<axis_positions>{}, 0, scaling, context_length) {
+  }
+  template <rope_scaling Scaling>
+  multi_axis_rope(const rope_options& options, std::initializer_list<index_t> sections, axis_order order,
+                  const Scaling& scaling, std::optional<position> context_length = std::nullopt)
+      : multi_axis_rope(options, std::span<const index_t>(sections.begin(), sections.size()), order, scaling,
+                        context_length) {}
+  multi_axis_rope(const rope_options& options, std::span<const index_t> sections, axis_order order)
+      : multi_axis_rope(options, sections, order, no_scaling{}) {}
+  multi_axis_rope(const rope_options& options, std::initializer_list<index_t> sections, axis_order order)
+      : multi_axis_rope(options, sections, order, no_scaling{}) {}
+
+  /// The same for one sequence, whose places on the axes are part of the encoding.
+  /// \param sections as above
   /// \param table where token n stands, axis by axis (axis_position_builder); tokens beyond it are text
   /// \param rope_delta token n beyond the table stands at n + rope_delta on t, h and w
   /// \throws std::invalid_argument when the options, the scaling or the sections mean nothing.
@@ -99,7 +119,7 @@ class multi_axis_rope {
     return result;
   }
 
-  /// Door *rotate*: turns the query or key of token `token`, in place.
+  /// Door *rotate*: rotates the query or key of token `token`, in place.
   /// \throws std::out_of_range for a token outside the table of a vision tower.
   template <class S>
   void rotate(std::span<S> head, position token) const {

@@ -25,7 +25,7 @@
 
 namespace posenc::inline v0_2::fused {
 
-/// A call of something that runs one task; lives as long as the run.
+/// A reference to the function that runs one task; lives as long as the run.
 class task_ref {
  public:
   using function = void (*)(const void* of, index_t task, index_t worker) noexcept;
@@ -39,7 +39,7 @@ class task_ref {
 
 /// Something that can run tasks: `workers()` is how many may run at the same time, `run(tasks, body)` calls
 /// body(task, worker) once for each task in 0 … tasks−1 and returns when all are done. worker lies in
-/// 0 … workers()−1, and no two calls that overlap in time share one. examples/own_thread_pool.cpp adapts a
+/// 0 … workers()−1, and no two tasks that overlap in time share one. examples/own_thread_pool.cpp adapts a
 /// thread pool.
 template <class X>
 concept executor = requires(const X& x, index_t tasks, task_ref body) {
@@ -66,7 +66,8 @@ class executor_ref {
 
   // NOLINTNEXTLINE(google-explicit-constructor): an executor is one
   template <executor X>
-  requires(!std::same_as<X, executor_ref>) executor_ref(const X& x) noexcept
+  requires(!std::same_as<X, executor_ref>) executor_ref(const X& x)
+  noexcept
       : workers_([](const void* of) { return static_cast<index_t>(static_cast<const X*>(of)->workers()); }),
         run_([](const void* of, index_t tasks, const task_ref& body) {
           static_cast<const X*>(of)->run(tasks, body);
@@ -78,7 +79,8 @@ class executor_ref {
   }
   template <executor X>
   requires(!std::is_lvalue_reference_v<X> && !std::same_as<std::remove_cv_t<X>, executor_ref> &&
-           !(std::is_trivially_copyable_v<X> && sizeof(X) <= 4 * sizeof(void*))) executor_ref(X&&) = delete;  // would dangle
+           !(std::is_trivially_copyable_v<X> && sizeof(X) <= 4 * sizeof(void*))) executor_ref(X&&)
+  = delete;  // would dangle
 
   [[nodiscard]] index_t workers() const { return workers_(object()); }
   void run(index_t tasks, const task_ref& body) const { run_(object(), tasks, body); }
@@ -105,7 +107,8 @@ class thread_pool {
  public:
   /// \param workers how many run tasks, the calling thread included; the machine's own number when 0
   explicit thread_pool(index_t workers = 0) {
-    if (workers <= 0) workers = (std::max)(index_t{1}, static_cast<index_t>(std::thread::hardware_concurrency()));
+    if (workers <= 0)
+      workers = (std::max)(index_t{1}, static_cast<index_t>(std::thread::hardware_concurrency()));
     state_ = std::make_unique<state>();
     for (index_t worker = 1; worker < workers; ++worker)
       threads_.emplace_back([s = state_.get(), worker] { s->serve(worker); });
@@ -126,10 +129,10 @@ class thread_pool {
   template <class Body>
   void run(index_t tasks, const Body& body) const {
     if (tasks <= 1 || threads_.empty()) return serial_executor{}.run(tasks, body);
-    state_->run(tasks, task_ref([](const void* of, index_t task, index_t worker) noexcept {
-                                  (*static_cast<const Body*>(of))(task, worker);
-                                },
-                                &body));
+    state_->run(tasks,
+                task_ref([](const void* of, index_t task,
+                            index_t worker) noexcept { (*static_cast<const Body*>(of))(task, worker); },
+                         &body));
   }
 
  private:

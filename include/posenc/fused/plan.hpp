@@ -102,7 +102,9 @@ struct item {
   [[nodiscard]] row_bounds* bounds(std::byte* memory) const {
     return has_bounds ? reinterpret_cast<row_bounds*>(memory + facts_at + run_bytes()) : nullptr;
   }
-  [[nodiscard]] float* shared(std::byte* memory) const { return reinterpret_cast<float*>(memory + shared_at); }
+  [[nodiscard]] float* shared(std::byte* memory) const {
+    return reinterpret_cast<float*>(memory + shared_at);
+  }
 
   /// The problem with its pointers into scratch.
   [[nodiscard]] attention_problem bound(std::byte* memory) const {
@@ -190,6 +192,7 @@ class builder {
     const attention_problem bound = one.bound(memory_);
     fused_lowering::check_callbacks(bound);
     one.tasks = kernels_.plan(bound);
+    if (one.tasks.tasks == 0) one.bias.bytes = 0;
     one.shared_at = plan_.bytes;
     one.bias_at = one.shared_at + one.shared_bytes();
     plan_.bytes = one.bias_at + to_line(one.bias.bytes);
@@ -199,7 +202,8 @@ class builder {
     one.first_merge = plan_.merges;
     plan_.tasks += one.tasks.tasks;
     plan_.merges += one.tasks.merges;
-    plan_.operations += 2.0 * static_cast<double>(bound.query_tokens) * static_cast<double>(bound.key_tokens) *
+    plan_.operations += 2.0 * static_cast<double>(bound.query_tokens) *
+                        static_cast<double>(bound.key_tokens) *
                         static_cast<double>(bound.heads * (bound.head_dim + bound.value_dim));
     std::construct_at(items() + count_++, one);
   }
@@ -218,6 +222,7 @@ class builder {
   template <class E>
   void prepare(std::size_t n, const E& encoding, bool keeps_table = false) {
     item& one = items()[n];
+    if (one.tasks.tasks == 0) return;  // it has no memory either
     fused_lowering::lower_bias(encoding, one.bias, memory_ + one.bias_at, one.problem);
     if (!keeps_table) kernels_.prepare(one.bound(memory_), one.tasks, one.shared(memory_));
   }
@@ -315,10 +320,11 @@ template <class T>
 
 template <class Q, class K, class V, class O>
 consteval bool check_storage() {
-  static_assert(is_storable<std::remove_const_t<Q>> && is_storable<std::remove_const_t<K>> &&
-                    is_storable<std::remove_const_t<V>> && is_storable<std::remove_const_t<O>>,
-                "posenc: fused attention takes float, Eigen::bfloat16 or Eigen::half, each tensor its own. For "
-                "double and other scalars use posenc::reference::attention, or convert.");
+  static_assert(
+      is_storable<std::remove_const_t<Q>> && is_storable<std::remove_const_t<K>> &&
+          is_storable<std::remove_const_t<V>> && is_storable<std::remove_const_t<O>>,
+      "posenc: fused attention takes float, Eigen::bfloat16 or Eigen::half, each tensor its own. For "
+      "double and other scalars use posenc::reference::attention, or convert.");
   static_assert(!std::is_const_v<O>, "posenc: the output of attention must be writable, not a view of const");
   return true;
 }
@@ -358,9 +364,11 @@ class planned {
     check_shape(one.problem, shape);
     check_output(shape, q, k, v, out, log_sum_exp);
     check_scratch(borrowed_, q, "q"), check_scratch(borrowed_, k, "k"), check_scratch(borrowed_, v, "v");
-    check_scratch(borrowed_, out, "the output"), check_scratch(borrowed_, as_rows(log_sum_exp), "log_sum_exp");
+    check_scratch(borrowed_, out, "the output"),
+        check_scratch(borrowed_, as_rows(log_sum_exp), "log_sum_exp");
     attention_problem problem = one.bound(memory_);
-    problem.q = tensor_of(q), problem.k = tensor_of(k), problem.v = tensor_of(v), problem.out = output_of(out);
+    problem.q = tensor_of(q), problem.k = tensor_of(k), problem.v = tensor_of(v),
+    problem.out = output_of(out);
     problem.log_sum_exp = log_sum_exp.data;
     problem.lse_token_stride = log_sum_exp.token_stride;
     problem.lse_head_stride = log_sum_exp.head_stride;
@@ -393,7 +401,9 @@ class planned {
   [[nodiscard]] std::size_t bytes() const noexcept { return where_.bytes; }
   [[nodiscard]] fused::kernel kernel() const noexcept {
     const task_plan& tasks = items()->tasks;
-    return tasks.tasks == 0 ? fused::kernel::none : tasks.decode ? fused::kernel::decode : fused::kernel::prefill;
+    return tasks.tasks == 0 ? fused::kernel::none
+           : tasks.decode   ? fused::kernel::decode
+                            : fused::kernel::prefill;
   }
   [[nodiscard]] fused::bias_form bias() const noexcept {
     const item& one = *items();
@@ -439,23 +449,35 @@ class planned {
     std::optional<index_t> head_dim = shape_.head_dim ? shape_.head_dim : options_.head_dim;
     if constexpr (lowers_to_rotation<E>)
       if (!head_dim) head_dim = encoding.lowered().head_dim;
-    require(head_dim.has_value(),
-            "fused::plan: head_dim is known neither from the shape nor from the options nor from the encoding");
+    require(
+        head_dim.has_value(),
+        "fused::plan: head_dim is known neither from the shape nor from the options nor from the encoding");
     const std::optional<index_t> value_dim = shape_.value_dim ? shape_.value_dim : options_.value_dim;
-    return {shape_.queries,
-            shape_.keys,
-            options_.heads,
-            options_.kv_heads.value_or(options_.heads),
-            *head_dim,
-            value_dim.value_or(*head_dim)};
+    return {shape_.queries, shape_.keys,
+            options_.heads, options_.kv_heads.value_or(options_.heads),
+            *head_dim,      value_dim.value_or(*head_dim)};
   }
 
   template <class E>
   void build(const E& encoding) {
+    if constexpr (settles_by_length<E>) {
+      using settled = decltype(encoding.at_length(1));
+      auto made =
+          std::make_shared<const settled>(encoding.at_length(checked_length(options_.context_length)));
+      build_settled(*made, false);
+      settled_ = std::move(made);
+    } else {
+      build_settled(encoding, true);
+    }
+  }
+
+  /// \param is_same the encoding is that of the plan before
+  template <class E>
+  void build_settled(const E& encoding, bool is_same) {
     static_assert(check_encoding<E, float>());
     check_embedded<E, float>(options_.is_embedded);
     fused::workspace& scratch = borrowed_ ? *borrowed_ : own_;
-    const bool was_planned = memory_ != nullptr;
+    const bool was_planned = memory_ != nullptr && is_same;
     const item before = was_planned ? *items() : item{};
     const std::byte* const memory_before = memory_;
     builder making(scratch, kernels_, 1);
@@ -463,8 +485,9 @@ class planned {
     making.finish(static_cast<index_t>(executor_.workers()));
     const item& now = *making.items();
     // The table of R(t) lies at the start of what tasks share and depends on the encoding and the kernel alone.
-    const bool keeps_table = was_planned && making.memory() == memory_before && now.shared_at == before.shared_at &&
-                             now.tasks.decode == before.tasks.decode && before.tasks.tasks > 0;
+    const bool keeps_table = was_planned && making.memory() == memory_before &&
+                             now.shared_at == before.shared_at && now.tasks.decode == before.tasks.decode &&
+                             before.tasks.tasks > 0;
     making.prepare(0, encoding, keeps_table);
     memory_ = making.memory();
     where_ = making.where();
@@ -484,11 +507,12 @@ class planned {
     require(shape.query_tokens == problem.query_tokens && shape.key_tokens == problem.key_tokens,
             "fused::plan: ", shape.query_tokens, " queries and ", shape.key_tokens, " keys, planned for ",
             problem.query_tokens, " and ", problem.key_tokens, " (reshape)");
-    require(shape.heads == problem.heads && shape.kv_heads == problem.kv_heads, "fused::plan: heads ", shape.heads,
-            " and kv_heads ", shape.kv_heads, ", planned for ", problem.heads, " and ", problem.kv_heads);
-    require(shape.head_dim == problem.head_dim && shape.value_dim == problem.value_dim, "fused::plan: head_dim ",
-            shape.head_dim, " and value_dim ", shape.value_dim, ", planned for ", problem.head_dim, " and ",
-            problem.value_dim);
+    require(shape.heads == problem.heads && shape.kv_heads == problem.kv_heads, "fused::plan: heads ",
+            shape.heads, " and kv_heads ", shape.kv_heads, ", planned for ", problem.heads, " and ",
+            problem.kv_heads);
+    require(shape.head_dim == problem.head_dim && shape.value_dim == problem.value_dim,
+            "fused::plan: head_dim ", shape.head_dim, " and value_dim ", shape.value_dim, ", planned for ",
+            problem.head_dim, " and ", problem.value_dim);
   }
 
   kernel_table kernels_;
@@ -499,7 +523,7 @@ class planned {
   layout where_{};
   attention_options options_;
   fused::shape shape_;
-  std::shared_ptr<const void> encoding_;
+  std::shared_ptr<const void> encoding_, settled_;
   void (*rebuild_)(planned&) = nullptr;
 };
 
@@ -516,11 +540,12 @@ class plan : public posenc::detail::fused_plans::planned {
  public:
   /// \throws std::invalid_argument, std::out_of_range when the parts do not fit one another
   template <class E>
-  plan(const E& encoding, const attention_options& options, const fused::shape& shape, const execution& how = {})
+  plan(const E& encoding, const attention_options& options, const fused::shape& shape,
+       const execution& how = {})
       : planned(posenc::detail::with_concrete(encoding, [&](const auto& one) {
           using concrete = std::remove_cvref_t<decltype(one)>;
-          return planned(posenc::detail::fused_kernels::this_isa::kernels(), std::make_shared<const concrete>(one),
-                         options, shape, how);
+          return planned(posenc::detail::fused_kernels::this_isa::kernels(),
+                         std::make_shared<const concrete>(one), options, shape, how);
         })) {}
   template <class E, executor X>
   plan(const E& encoding, const attention_options& options, const fused::shape& shape, const X& by)

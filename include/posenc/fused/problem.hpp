@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /// \file
 /// What the fused kernels get: one attention call as plain numbers and pointers. Kernels know no encoding types and no
-/// options; lower/ turns those into this. A problem is a plain value: a plan keeps it without pointers to tensors and
+/// options; lower/ makes this of those. A problem is a plain value: a plan keeps it without pointers to tensors and
 /// scratch, and each run fills them in.
 #pragma once
 
@@ -41,7 +41,9 @@ inline constexpr storage storage_of = std::is_same_v<S, Eigen::bfloat16> ? stora
 }
 
 /// |stride|; one less where it is negative, so that it always fits.
-[[nodiscard]] constexpr index_t width_of_stride(index_t stride) noexcept { return stride < 0 ? -(stride + 1) : stride; }
+[[nodiscard]] constexpr index_t width_of_stride(index_t stride) noexcept {
+  return stride < 0 ? -(stride + 1) : stride;
+}
 
 /// tokens × heads × channels in foreign memory; strides in elements. Byte is char or const char.
 template <class Byte>
@@ -65,7 +67,9 @@ struct row_positions {
   const axis_positions* places = nullptr;
 
   [[nodiscard]] position operator[](index_t row) const noexcept { return each ? each[row] : first + row; }
-  [[nodiscard]] const axis_positions* place(index_t row) const noexcept { return places ? places + row : nullptr; }
+  [[nodiscard]] const axis_positions* place(index_t row) const noexcept {
+    return places ? places + row : nullptr;
+  }
 
   /// True when `count` rows from `row` on stand on consecutive positions.
   [[nodiscard]] bool is_run(index_t row, index_t count) const noexcept {
@@ -143,10 +147,13 @@ struct attention_problem {
   position window_behind = no_limit, window_ahead = no_limit;      ///< the window alone, for open rows
   position chunk = 0;                  ///< chunks of so many positions see themselves only; 0 for none
   const row_bounds* bounds = nullptr;  ///< of each query row; null where rows decide nothing
-  const visibility_parts* elements = nullptr;  ///< tree, dense mask and bias, function; null where there are none
+  const visibility_parts* elements =
+      nullptr;  ///< tree, dense mask and bias, function; null where there are none
 
   const rotation* rotary = nullptr;  ///< null where nothing rotates or callbacks.rotate does it
   bool keys_are_rotated = false;     ///< k holds rotated keys; only q rotates
+  /// R(j0 + t) = R(j0)·R(t) for all tokens here, so that kernels may split positions as they like.
+  bool splits_positions = false;
   distance_bias bias{};
   encoding_callbacks callbacks{};
 
@@ -157,7 +164,9 @@ struct attention_problem {
     return distance < -no_limit ? -no_limit : distance < no_limit ? distance : no_limit;
   }
 
-  [[nodiscard]] double scale_of(index_t head) const noexcept { return head_scales ? head_scales[head] : scale; }
+  [[nodiscard]] double scale_of(index_t head) const noexcept {
+    return head_scales ? head_scales[head] : scale;
+  }
 
   /// Mask, window and chunk by position.
   [[nodiscard]] bool sees_position(position query, position key) const noexcept {
@@ -180,7 +189,9 @@ struct attention_problem {
     return key_row >= b.base.begin && key_row < b.base.end && sees_position(query, key);
   }
   /// True where some score has to be looked at alone.
-  [[nodiscard]] bool has_elements() const noexcept { return elements != nullptr || callbacks.bias != nullptr; }
+  [[nodiscard]] bool has_elements() const noexcept {
+    return elements != nullptr || callbacks.bias != nullptr;
+  }
 };
 
 /// How a problem is cut into tasks; a function of its shape alone, so that results do not depend on who runs

@@ -11,9 +11,12 @@
 #include <memory>
 #include <span>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include <Eigen/Core>
 
+#include <posenc/attention/batch.hpp>
 #include <posenc/attention/options.hpp>
 #include <posenc/attention/reference.hpp>
 #include <posenc/encoding.hpp>
@@ -27,16 +30,9 @@ namespace posenc::inline v0_2 {
 
 namespace fused {
 
-/// One sequence of a ragged batch: its own lengths, positions, masks, cache and output.
+/// One sequence of a batch (attention/batch.hpp).
 template <class Q, class K = Q, class V = K, class O = Q>
-struct sequence {
-  heads_view<const Q> q;
-  heads_view<const K> k;
-  heads_view<const V> v;
-  heads_view<O> out;
-  head_scalars_view<float> log_sum_exp{};  ///< empty where it is not wanted
-  attention_options options{};
-};
+using sequence = attention_sequence<Q, K, V, O>;
 
 }  // namespace fused
 
@@ -54,7 +50,8 @@ template <class K, class V>
   const auto side_by_side = [](const auto& view) {
     return width_of_stride(view.head_stride) < width_of_stride(view.token_stride);
   };
-  return side_by_side(k) && side_by_side(v) ? fused::memory_order::token_major : fused::memory_order::head_major;
+  return side_by_side(k) && side_by_side(v) ? fused::memory_order::token_major
+                                            : fused::memory_order::head_major;
 }
 
 /// Points a planned problem at the tensors of its sequence.
@@ -67,54 +64,47 @@ void point(attention_problem& problem, const fused::sequence<Q, K, V, O>& s) {
   problem.lse_head_stride = s.log_sum_exp.head_stride;
 }
 
-/// Refuses a batch in which one sequence writes what another reads or writes.
-template <class Sequence>
-void check_apart(std::span<const Sequence> sequences) {
-  const auto count = sequences.size();
-  if (count < 2) return;
-  // The usual batch lies in order, and its outputs apart from everything that is read: seen at a glance.
-  address_range read{~std::uintptr_t{0}, 0}, written{~std::uintptr_t{0}, 0};
-  const auto join = [](address_range& all, const address_range& one) {
-    if (one.begin == one.end) return;
-    all.begin = (std::min)(all.begin, one.begin), all.end = (std::max)(all.end, one.end);
-  };
-  bool in_order = true;
-  for (std::size_t n = 0; n < count; ++n) {
-    const Sequence& s = sequences[n];
-    join(read, addresses(s.q)), join(read, addresses(s.k)), join(read, addresses(s.v));
-    const address_range out = addresses(s.out);
-    in_order = in_order && (written.end <= out.begin || out.begin == out.end || n == 0) &&
-               s.log_sum_exp.data == nullptr;
-    join(written, out);
+/// The encoding of each sequence of a batch: the same for all, or what it settles into for each one's length.
+template <class E>
+class encodings_of_batch {
+ public:
+  template <class Sequence>
+  encodings_of_batch(const E& encoding, std::span<const Sequence>) : encoding_(encoding) {}
+  [[nodiscard]] const E& operator[](std::size_t) const { return encoding_; }
+
+ private:
+  const E& encoding_;
+};
+template <settles_by_length E>
+class encodings_of_batch<E> {
+ public:
+  template <class Sequence>
+  encodings_of_batch(const E& encoding, std::span<const Sequence> sequences) {
+    settled_.reserve(sequences.size());
+    for (const Sequence& s : sequences)
+      settled_.push_back(encoding.at_length(checked_length(s.options.context_length)));
   }
-  if (in_order && (read.begin >= written.end || written.begin >= read.end)) return;
-  for (std::size_t n = 0; n < count; ++n)
-    for (std::size_t m = 0; m < count; ++m) {
-      if (n == m) continue;
-      const Sequence &a = sequences[n], &b = sequences[m];
-      const auto lse = as_rows(a.log_sum_exp);
-      require(!overlap(a.out, b.q) && !overlap(a.out, b.k) && !overlap(a.out, b.v) && !overlap(lse, b.q) &&
-                  !overlap(lse, b.k) && !overlap(lse, b.v),
-              "attention_batch: the output of sequence ", n, " overlaps q, k or v of sequence ", m, " in memory");
-      require(m < n || (!overlap(a.out, b.out) && !overlap(lse, b.out) &&
-                        !overlap(a.out, as_rows(b.log_sum_exp)) && !overlap(lse, as_rows(b.log_sum_exp))),
-              "attention_batch: sequences ", n, " and ", m, " write the same memory");
-    }
-}
+  [[nodiscard]] const auto& operator[](std::size_t n) const { return settled_[n]; }
+
+ private:
+  std::vector<decltype(std::declval<const E&>().at_length(1))> settled_;
+};
 
 /// Plans a batch in a workspace, its tensors checked.
 template <class Q, class K, class V, class O, class E>
-void plan_batch(builder& making, std::span<const fused::sequence<Q, K, V, O>> sequences, const E& encoding,
-                const fused::workspace* borrowed, index_t workers) {
-  for (const auto& s : sequences) {
-    check_embedded<E, float>(s.options.is_embedded);
+void plan_batch(builder& making, std::span<const fused::sequence<Q, K, V, O>> sequences,
+                const encodings_of_batch<E>& encodings, index_t workers) {
+  for (std::size_t n = 0; n < sequences.size(); ++n) {
+    const auto& s = sequences[n];
+    const auto& encoding = encodings[n];
+    using settled = std::remove_cvref_t<decltype(encoding)>;
+    static_assert(check_encoding<settled, float>());
+    check_embedded<settled, float>(s.options.is_embedded);
     const attention_shape shape = shape_of(s.q, s.k, s.v);
     fused::shape types = types_of<Q, K, V, O>();
     types.order = order_of(s.k, s.v);
     making.add(resolve(s.options, shape), types, encoding);
     check_output(shape, s.q, s.k, s.v, s.out, s.log_sum_exp);
-    check_scratch(borrowed, s.q, "q"), check_scratch(borrowed, s.k, "k"), check_scratch(borrowed, s.v, "v");
-    check_scratch(borrowed, s.out, "the output"), check_scratch(borrowed, as_rows(s.log_sum_exp), "log_sum_exp");
   }
   check_apart(sequences);
   making.finish(workers);
@@ -124,14 +114,23 @@ void plan_batch(builder& making, std::span<const fused::sequence<Q, K, V, O>> se
 template <class Q, class K, class V, class O, class E>
 void run_batch(const kernel_table& kernels, std::span<const fused::sequence<Q, K, V, O>> sequences,
                const E& encoding, const fused::execution& how) {
-  static_assert(check_storage<Q, K, V, O>() && check_encoding<E, float>());
+  static_assert(check_storage<Q, K, V, O>());
+  for (const auto& s : sequences) {  // before anything is written into scratch
+    (void)shape_of(s.q, s.k, s.v);
+    check_view(s.out, "output");
+    check_scratch(how.memory, s.q, "q"), check_scratch(how.memory, s.k, "k"),
+        check_scratch(how.memory, s.v, "v");
+    check_scratch(how.memory, s.out, "the output"),
+        check_scratch(how.memory, as_rows(s.log_sum_exp), "log_sum_exp");
+  }
   fused::workspace own;
   fused::workspace& scratch = how.memory ? *how.memory : own;
   builder making(scratch, kernels, sequences.size());
-  plan_batch(making, sequences, encoding, how.memory, static_cast<index_t>(how.executor.workers()));
+  const encodings_of_batch<E> encodings(encoding, sequences);
+  plan_batch(making, sequences, encodings, static_cast<index_t>(how.executor.workers()));
   if (making.where().tasks == 0) return;
   for (std::size_t n = 0; n < sequences.size(); ++n) {
-    making.prepare(n, encoding);
+    making.prepare(n, encodings[n]);
     item& one = making.items()[n];
     one.problem = one.bound(making.memory());
     point(one.problem, sequences[n]);
@@ -174,8 +173,15 @@ template <class Q, class K, class V, class O, class E>
 void attention_batch(std::span<const sequence<Q, K, V, O>> sequences, const E& encoding,
                      const execution& how = {}) {
   posenc::detail::with_concrete(encoding, [&](const auto& one) {
-    posenc::detail::fused_calls::run_batch(posenc::detail::fused_kernels::this_isa::kernels(), sequences, one, how);
+    posenc::detail::fused_calls::run_batch(posenc::detail::fused_kernels::this_isa::kernels(), sequences, one,
+                                           how);
   });
+}
+
+template <class Q, class K, class V, class O, class E>
+void attention_batch(const std::vector<sequence<Q, K, V, O>>& sequences, const E& encoding,
+                     const execution& how = {}) {
+  fused::attention_batch(std::span<const sequence<Q, K, V, O>>(sequences), encoding, how);
 }
 
 /// Attention over strided views into the caller's memory, each of a type of its own. Nothing is written when it throws,
@@ -186,10 +192,10 @@ void attention_batch(std::span<const sequence<Q, K, V, O>> sequences, const E& e
 /// \throws std::invalid_argument, std::out_of_range
 template <class Q, class K, class V, class O, class E>
 void attention_into(heads_view<Q> q, heads_view<K> k, heads_view<V> v, const E& encoding,
-                    const attention_options& options, heads_view<O> out, head_scalars_view<float> log_sum_exp = {},
-                    const execution& how = {}) {
-  using one_sequence =
-      sequence<std::remove_const_t<Q>, std::remove_const_t<K>, std::remove_const_t<V>, std::remove_const_t<O>>;
+                    const attention_options& options, heads_view<O> out,
+                    head_scalars_view<float> log_sum_exp = {}, const execution& how = {}) {
+  using one_sequence = sequence<std::remove_const_t<Q>, std::remove_const_t<K>, std::remove_const_t<V>,
+                                std::remove_const_t<O>>;
   static_assert(posenc::detail::fused_plans::check_storage<Q, K, V, O>());
   const one_sequence one{q, k, v, out, log_sum_exp, options};
   fused::attention_batch(std::span<const one_sequence>(&one, 1), encoding, how);
@@ -204,7 +210,10 @@ template <class Q, class K, class V, class O, class E>
     workspace own;
     posenc::detail::fused_plans::builder making(own, posenc::detail::fused_kernels::this_isa::kernels(),
                                                 sequences.size());
-    posenc::detail::fused_calls::plan_batch(making, sequences, one, nullptr, workers);
+    posenc::detail::fused_calls::plan_batch(
+        making, sequences,
+        posenc::detail::fused_calls::encodings_of_batch<std::remove_cvref_t<decltype(one)>>(one, sequences),
+        workers);
     return making.where().bytes + workspace::line;
   });
 }

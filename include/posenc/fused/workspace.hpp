@@ -37,9 +37,12 @@ class workspace {
     }
     if (size_ < needed) {
       const std::size_t size = keep > 0 ? needed : (std::max)(needed, size_ + size_ / 2);
-      std::unique_ptr<std::byte[]> larger(new std::byte[size]);  // left as it is: what is not used costs nothing
-      const std::size_t had = owned_ ? size_ - static_cast<std::size_t>(on_line(owned_.get()) - owned_.get()) : 0;
-      if (keep > 0 && had > 0) std::memcpy(on_line(larger.get()), on_line(owned_.get()), (std::min)(keep, had));
+      std::unique_ptr<std::byte[]> larger(
+          new std::byte[size]);  // left as it is: what is not used costs nothing
+      const std::size_t had =
+          owned_ ? size_ - static_cast<std::size_t>(on_line(owned_.get()) - owned_.get()) : 0;
+      if (keep > 0 && had > 0)
+        std::memcpy(on_line(larger.get()), on_line(owned_.get()), (std::min)(keep, had));
       owned_ = std::move(larger);
       size_ = size;
     }

@@ -31,7 +31,7 @@
 
 namespace posenc::inline v0_2 {
 
-/// The kinds of encoding that a model file can ask for.
+/// The kinds of encoding that a model file can describe.
 enum class encoding_kind : unsigned char { none, rope, alibi, t5_bias, learned_absolute, sinusoidal };
 
 /// The name of a kind as this library writes it.
@@ -63,6 +63,7 @@ struct rope_description {
   /// one axis.
   std::vector<index_t> axis_sections{};
   posenc::axis_order axis_order = posenc::axis_order::chunked;
+  bool turns_backwards = false;  ///< by −φ (nanochat)
   /// Divides the frequency of each pair, before the scaling: the tensor rope_freqs.weight of GGUF files.
   /// Empty for none.
   std::vector<double> frequency_divisors{};
@@ -80,8 +81,9 @@ struct alibi_description {
   /// Falcon adds the bias before the scale and rounds slopes to bfloat16; then the width of a head, else 0.
   index_t falcon_head_dim = 0;
 
-  [[nodiscard]] alibi<double> make() const {
-    return falcon_head_dim > 0 ? alibi<double>::falcon(options, falcon_head_dim) : alibi<double>(options);
+  template <std::floating_point T = double>
+  [[nodiscard]] alibi<T> make() const {
+    return falcon_head_dim > 0 ? alibi<T>::falcon(options, falcon_head_dim) : alibi<T>(options);
   }
 };
 
@@ -115,6 +117,12 @@ struct encoding_description {
   /// "linear_attention"), or "encoder" and "decoder" where each has its own.
   std::string layer_type{};
   std::vector<index_t> layers{};  ///< indexes, ascending
+  bool attends = true;            ///< false: these layers have no attention (convolutions, recurrences)
+
+  index_t heads = 0;      ///< query heads, 0 if the file does not say
+  index_t kv_heads = 0;   ///< 0 if the file does not say
+  index_t head_dim = 0;   ///< channels of a query and of a key, 0 if the file does not say
+  index_t value_dim = 0;  ///< channels of a value, 0 if the file does not say
 
   /// σ, what multiplies q·k, every multiplier included (1/√head_dim, DeepSeek's temperature, Gemma's
   /// query_pre_attn_scalar); a rope's attention factor is not in it, it is on cos and sin. Nothing if the
@@ -127,6 +135,11 @@ struct encoding_description {
   std::optional<position> lookback{};   ///< keys at most this far behind the query are seen
   std::optional<position> lookahead{};  ///< keys at most this far ahead of the query are seen
   std::optional<position> chunk{};      ///< only keys in the query's own chunk of this many tokens are seen
+  bool prefix_lm =
+      false;  ///< image and prompt see one another both ways: options.visible = prefix_lm(tokens)
+  bool image_blocks =
+      false;             ///< the tokens of an image see one another both ways: options.visible = blocks(…)
+  std::string beyond{};  ///< what the layer does beside this attention; empty for nothing
 
   [[nodiscard]] encoding_kind kind() const noexcept { return static_cast<encoding_kind>(parameters.index()); }
   /// The parameters of a rope. \throws std::invalid_argument when this is another kind of encoding.
@@ -141,31 +154,34 @@ struct encoding_description {
 struct model_description {
   std::string model_type{};  ///< "model_type" or "general.architecture"
   index_t layers = 0;
-  index_t heads = 0;     ///< query heads, 0 if the file does not say
-  index_t kv_heads = 0;  ///< 0 if the file does not say
+  index_t heads = 0;     ///< query heads, the most that a layer has; 0 if the file does not say
+  index_t kv_heads = 0;  ///< likewise
   std::optional<position> context_length{};
   std::vector<encoding_description> encodings{};  ///< distinct ones, in the order of their first layer
   std::vector<std::string> warnings{};            ///< what a person should know, a sentence each
 };
 
-/// True when the frequencies depend on the length of the sequence, so that make_rope must be told.
+/// True when the frequencies depend on the length of the sequence, so that make_rope needs it.
 [[nodiscard]] inline bool depends_on_length(const rope_description& description) noexcept {
   return depends_on_length(description.scaling);
 }
 
-/// The RoPE of a description. \param length of the sequence in tokens, for schemes that depend on it.
-/// For a multi-axis description this is its rotation of text.
+/// The RoPE of a description. For a multi-axis description this is its rotation of text.
+/// \param length of the sequence in tokens, for schemes that depend on it
 /// \throws std::invalid_argument when the numbers mean nothing or a length is needed and not given.
 template <std::floating_point T>
 [[nodiscard]] rope<T> make_rope(const rope_description& description,
                                 std::optional<position> length = std::nullopt) {
   rope<T> result{description.options, description.scaling, length};
-  if (description.frequency_divisors.empty()) return result;
+  if (description.frequency_divisors.empty() && !description.turns_backwards) return result;
   const rotary_shape shape = description.shape();
+  auto ladder = description.scaling.template ladder<long double>(shape, length);
+  if (description.turns_backwards)
+    for (long double& w : ladder.inv_freq) w = -w;
+  if (description.frequency_divisors.empty()) return rope<T>::from_frequencies(description.options, ladder);
   detail::require(description.frequency_divisors.size() == static_cast<std::size_t>(shape.pairs()),
                   "rope: ", description.frequency_divisors.size(), " frequency divisors for ", shape.pairs(),
                   " pairs");
-  auto ladder = description.scaling.template ladder<long double>(shape, length);
   for (std::size_t p = 0; p < ladder.inv_freq.size(); ++p) {
     const double divisor = description.frequency_divisors[p];
     detail::require(detail::is_finite(divisor) && divisor > 0, "rope: a frequency divisor of ", divisor);
@@ -174,7 +190,8 @@ template <std::floating_point T>
   return rope<T>::from_frequencies(description.options, ladder);
 }
 
-/// The multi-axis RoPE of a description. \param table where each token stands (axis_position_builder)
+/// The multi-axis RoPE of a description.
+/// \param table where each token stands (axis_position_builder)
 /// \param rope_delta token n beyond the table stands at n + rope_delta on every axis
 /// \throws std::invalid_argument when the description has one axis, else as make_rope does.
 template <std::floating_point T>
@@ -183,6 +200,8 @@ template <std::floating_point T>
                                                       position rope_delta = 0,
                                                       std::optional<position> length = std::nullopt) {
   detail::require(!description.axis_sections.empty(), "rope: the description has one axis");
+  detail::require(description.frequency_divisors.empty(),
+                  "rope: frequency divisors together with several axes are not known");
   return multi_axis_rope<T>{description.options,
                             std::span<const index_t>(description.axis_sections),
                             description.axis_order,
@@ -219,9 +238,10 @@ inline void check_ropes(const model_description& model) {
 
 }  // namespace detail
 
-/// The one rope of a model, or that of a layer. \param layer needed where layers differ.
+/// The one rope of a model, or that of a layer.
+/// \param layer needed where layers differ
 /// \throws std::invalid_argument, naming the encodings, when the model has several and no layer is given, or
-/// when what is asked for is no rope.
+/// when that encoding is no rope.
 [[nodiscard]] inline const encoding_description& rope_encoding(const model_description& model,
                                                                std::optional<index_t> layer = std::nullopt) {
   if (layer) {

@@ -9,7 +9,9 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -26,12 +28,13 @@ namespace posenc::inline v0_2 {
 
 namespace detail {
 
-/// Builds a JSON value from the parser's events: refuses nesting deeper than a model file has any use for,
-/// and a key that comes twice, about whose meaning readers disagree.
+/// Builds a JSON value from the parser's events: refuses nesting deeper and more values than a configuration has any
+/// use for, and a key that comes twice, about whose meaning readers disagree.
 class json_builder {
  public:
   using json = nlohmann::json;
   static constexpr std::size_t deepest = 64;
+  static constexpr std::size_t most_values = 200'000;  // a value takes about 100 bytes of memory
 
   json_builder(std::string_view what, json& root) : what_(what), root_(root) {}
 
@@ -62,6 +65,7 @@ class json_builder {
     return true;
   }
   json& place(json value) {
+    if (++values_ > most_values) fail<format_error>(what_, ": more than ", most_values, " values");
     if (open_.empty()) return root_ = std::move(value);
     json& parent = *open_.back();
     if (parent.is_object()) return parent[key_] = std::move(value);
@@ -81,12 +85,14 @@ class json_builder {
   std::string_view what_;
   json& root_;
   std::vector<json*> open_;
+  std::size_t values_ = 0;
   std::string key_;
 };
 
 }  // namespace detail
 
-/// Parses JSON text that is not trusted. \param what names the text in the sentences of errors.
+/// Parses JSON text that is not trusted.
+/// \param what names the text in the sentences of errors
 /// \throws format_error with the byte offset or the key when it is no JSON, nests too deep or repeats a key.
 [[nodiscard]] inline nlohmann::json parse_json(std::string_view text, std::string_view what = "JSON") {
   nlohmann::json root;
@@ -116,28 +122,48 @@ namespace detail {
   return text;
 }
 
+/// The file that keys are read from, for sentences, and the keys that have been read, with their paths
+/// ("rope_scaling.factor").
+struct key_log {
+  std::string file{};
+  std::set<std::string, std::less<>> read{};
+};
+
 /// Typed access to the keys of a JSON object; null counts as absent.
 class json_object {
  public:
   using json = nlohmann::json;
 
+  /// \param log where the names of keys that are read are noted; nullptr: nowhere
   /// \throws format_error unless `value` is an object.
-  json_object(const json& value, std::string path) : value_(&value), path_(std::move(path)) {
-    if (!value.is_object()) wrong(path_.empty() ? "the document" : path_, value, "an object");
+  json_object(const json& value, std::string path, key_log* log = nullptr)
+      : value_(&value), path_(std::move(path)), log_(log) {
+    if (!value.is_object()) complain(path_.empty() ? "(the document)" : path_, value, "an object");
   }
 
   [[nodiscard]] const json& raw() const noexcept { return *value_; }
+  /// The keys with a value other than null that nobody has read.
+  [[nodiscard]] std::vector<std::string> unread() const {
+    std::vector<std::string> names;
+    for (const auto& [key, value] : value_->items())
+      if (!value.is_null() && log_ != nullptr && !log_->read.contains(name_of_key(key))) names.push_back(key);
+    return names;
+  }
   [[nodiscard]] std::string name_of_key(std::string_view key) const {
     return path_.empty() ? std::string(key) : path_ + "." + std::string(key);
   }
 
   /// The value of a key, or nullptr if it is absent or null.
   [[nodiscard]] const json* find(std::string_view key) const {
+    note(key);
     const auto found = value_->find(std::string(key));
     return found == value_->end() || found->is_null() ? nullptr : &*found;
   }
   /// True when the key is there, even as null.
-  [[nodiscard]] bool mentions(std::string_view key) const { return value_->contains(std::string(key)); }
+  [[nodiscard]] bool mentions(std::string_view key) const {
+    note(key);
+    return value_->contains(std::string(key));
+  }
   [[nodiscard]] bool has(std::string_view key) const { return find(key) != nullptr; }
 
   [[nodiscard]] std::optional<double> number(std::string_view key) const {
@@ -155,25 +181,26 @@ class json_object {
                                              std::int64_t most) const {
     const auto value = integer(key);
     if (value && (*value < least || *value > most))
-      fail<format_error>("key ", name_of_key(key), " is ", *value, ", not from ", least, " to ", most);
+      fail<format_error>(where(), "key ", name_of_key(key), " is ", *value, ", not from ", least, " to ",
+                         most);
     return value;
   }
   [[nodiscard]] std::optional<bool> boolean(std::string_view key) const {
     const json* found = find(key);
     if (found == nullptr) return std::nullopt;
-    if (!found->is_boolean()) wrong(name_of_key(key), *found, "true or false");
+    if (!found->is_boolean()) complain(name_of_key(key), *found, "true or false");
     return found->template get<bool>();
   }
   [[nodiscard]] std::optional<std::string> text(std::string_view key) const {
     const json* found = find(key);
     if (found == nullptr) return std::nullopt;
-    if (!found->is_string()) wrong(name_of_key(key), *found, "a string");
+    if (!found->is_string()) complain(name_of_key(key), *found, "a string");
     return found->template get<std::string>();
   }
   [[nodiscard]] std::optional<json_object> object(std::string_view key) const {
     const json* found = find(key);
     if (found == nullptr) return std::nullopt;
-    return json_object(*found, name_of_key(key));
+    return json_object(*found, name_of_key(key), log_);
   }
   [[nodiscard]] std::optional<std::vector<double>> numbers(std::string_view key) const {
     return list<double>(key, [&](const json& item) { return number_of(item, key); });
@@ -186,13 +213,14 @@ class json_object {
   }
   [[nodiscard]] std::optional<std::vector<std::string>> texts(std::string_view key) const {
     return list<std::string>(key, [&](const json& item) {
-      if (!item.is_string()) wrong(name_of_key(key), item, "a list of strings");
+      if (!item.is_string()) complain(name_of_key(key), item, "a list of strings");
       return item.template get<std::string>();
     });
   }
 
-  [[noreturn]] static void wrong(const std::string& key, const json& value, const char* wanted) {
-    fail<format_error>("key ", key, " holds ", article(value), ", not ", wanted);
+  /// Refuses the value of a key. \throws format_error
+  [[noreturn]] void complain(const std::string& key, const json& value, const char* wanted) const {
+    fail<format_error>(where(), "key ", key, " holds ", article(value), ", not ", wanted);
   }
 
  private:
@@ -204,30 +232,39 @@ class json_object {
     return value.is_boolean() ? "a boolean" : "a number";
   }
   [[nodiscard]] double number_of(const json& value, std::string_view key) const {
-    if (!value.is_number()) wrong(name_of_key(key), value, "a number");
+    if (!value.is_number()) complain(name_of_key(key), value, "a number");
     const double number = value.template get<double>();
-    if (!is_finite(number)) wrong(name_of_key(key), value, "a finite number");
+    if (!is_finite(number)) complain(name_of_key(key), value, "a finite number");
     return number;
   }
   [[nodiscard]] std::int64_t integer_of(const json& value, std::string_view key) const {
     constexpr double largest = 9007199254740992.0;  // 2^53: what a double still counts
     const double number = number_of(value, key);
     if (number != std::floor(number) || std::abs(number) > largest)
-      fail<format_error>("key ", name_of_key(key), " is ", number, ", not a whole number up to 2^53");
+      fail<format_error>(where(), "key ", name_of_key(key), " is ", number,
+                         ", not a whole number up to 2^53");
     return static_cast<std::int64_t>(number);
   }
   template <class T, class Convert>
   [[nodiscard]] std::optional<std::vector<T>> list(std::string_view key, const Convert& convert) const {
     const json* found = find(key);
     if (found == nullptr) return std::nullopt;
-    if (!found->is_array()) wrong(name_of_key(key), *found, "a list");
+    if (!found->is_array()) complain(name_of_key(key), *found, "a list");
     std::vector<T> items;
     for (const json& item : *found) items.push_back(convert(item));
     return items;
   }
 
+  [[nodiscard]] std::string where() const {
+    return log_ == nullptr || log_->file.empty() ? std::string() : log_->file + ": ";
+  }
+  void note(std::string_view key) const {
+    if (log_ != nullptr) log_->read.insert(name_of_key(key));
+  }
+
   const json* value_;
   std::string path_;
+  key_log* log_;
 };
 
 }  // namespace detail

@@ -3,8 +3,8 @@
 /// safetensors, the weight file of Hugging Face: a length, a JSON header, then the tensors one after the
 /// other.
 ///
-///     const posenc::safetensors_file file = posenc::read_safetensors("model.safetensors");  // the header
-///     only const auto table = posenc::read_tensor_matrix(file, "embeddings.position_embeddings.weight");
+///     const posenc::safetensors_file file = posenc::read_safetensors("model.safetensors");  // the header only
+///     const auto table = posenc::read_tensor_matrix(file, "embeddings.position_embeddings.weight");
 ///
 ///     u64 n (little-endian)   n bytes of JSON: { name: { "dtype", "shape", "data_offsets": [begin, end] } }
 ///     data
@@ -19,6 +19,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <limits>
 #include <map>
@@ -31,8 +32,7 @@
 #include <nlohmann/json.hpp>
 
 #include <posenc/errors.hpp>
-#include <posenc/models/gguf.hpp>
-#include <posenc/models/json.hpp>
+#include <posenc/models/gguf/file.hpp>
 #include <posenc/positions.hpp>
 #include <posenc/views.hpp>
 
@@ -73,49 +73,141 @@ namespace detail {
   return 0;
 }
 
-/// A count or an offset of the header.
-[[nodiscard]] inline std::uint64_t safetensors_count(const nlohmann::json& value, const std::string& name) {
-  if (!value.is_number_unsigned()) json_object::wrong(name, value, "a whole number");
-  return value.get<std::uint64_t>();
-}
+/// Reads the JSON header of a safetensors file event by event, so that memory goes to tensors alone: an object of
+/// tensors, each an object of "dtype", "shape" and "data_offsets", and "__metadata__", an object of strings.
+class safetensors_header {
+ public:
+  using json = nlohmann::json;
+  static constexpr std::size_t most_tensors = 200'000, most_metadata = 4096, most_extents = 16;
 
-/// The list of counts under `key` of the entry of the tensor `name`.
-[[nodiscard]] inline std::vector<std::uint64_t> safetensors_counts(const json_object& entry,
-                                                                   std::string_view key) {
-  const nlohmann::json* list = entry.find(key);
-  if (list == nullptr || !list->is_array())
-    fail<format_error>("safetensors: key ", entry.name_of_key(key), " is no list");
-  std::vector<std::uint64_t> counts;
-  for (const nlohmann::json& item : *list) counts.push_back(safetensors_count(item, entry.name_of_key(key)));
-  return counts;
-}
+  /// \param data_size bytes of the file after the header, which ends at `data_offset`
+  safetensors_header(safetensors_file& file, std::uint64_t data_offset, std::uint64_t data_size)
+      : file_(file), data_offset_(data_offset), data_size_(data_size) {}
 
-[[nodiscard]] inline safetensors_tensor read_safetensors_entry(const json_object& entry,
-                                                               const std::string& name,
-                                                               std::uint64_t data_offset,
-                                                               std::uint64_t data_size) {
-  safetensors_tensor tensor;
-  tensor.dtype = entry.text("dtype").value_or("");
-  const std::uint64_t width = safetensors_width(tensor.dtype);
-  if (width == 0) fail<format_error>("safetensors: tensor ", name, " has unknown dtype ", tensor.dtype);
-  tensor.extents = safetensors_counts(entry, "shape");
-  tensor.elements = 1;
-  for (const std::uint64_t extent : tensor.extents) {
-    if (extent != 0 && tensor.elements > (std::numeric_limits<std::uint64_t>::max)() / width / extent)
-      fail<format_error>("safetensors: the shape of tensor ", name, " has more elements than 64 bits count");
-    tensor.elements *= extent;
+  bool null() { return scalar("null"); }
+  bool boolean(bool) { return scalar("a boolean"); }
+  bool number_integer(json::number_integer_t) { return scalar("a number that is no count"); }
+  bool number_float(json::number_float_t, const std::string&) { return scalar("a number that is no count"); }
+  bool binary(json::binary_t&) { return false; }
+  bool number_unsigned(json::number_unsigned_t value) {
+    if (depth_ != 3) return scalar("a number");
+    std::vector<std::uint64_t>& list = field_ == "shape" ? entry_.extents : range_;
+    if (list.size() == most_extents)
+      fail<format_error>("safetensors: key ", key(), " has more than ", most_extents, " entries");
+    list.push_back(value);
+    return true;
   }
-  tensor.bytes = tensor.elements * width;
-  const std::vector<std::uint64_t> range = safetensors_counts(entry, "data_offsets");
-  if (range.size() != 2 || range[0] > range[1] || range[1] > data_size)
-    fail<format_error>("safetensors: key ", entry.name_of_key("data_offsets"), " is not a range within the ",
-                       data_size, " bytes of data");
-  if (range[1] - range[0] != tensor.bytes)
-    fail<format_error>("safetensors: tensor ", name, " takes ", range[1] - range[0],
-                       " bytes, its shape needs ", tensor.bytes);
-  tensor.file_offset = data_offset + range[0];
-  return tensor;
-}
+  bool string(std::string& value) {
+    if (depth_ == 2 && in_metadata_) {
+      if (file_.metadata.size() == most_metadata)
+        fail<format_error>("safetensors: more than ", most_metadata, " entries of __metadata__");
+      file_.metadata.insert_or_assign(field_, std::move(value));
+    } else if (depth_ == 2 && field_ == "dtype") {
+      entry_.dtype = std::move(value);
+    } else {
+      return scalar("a string");
+    }
+    return true;
+  }
+  bool start_object(std::size_t) {
+    if (depth_ >= 2) wrong("an object");
+    if (++depth_ == 2) {
+      in_metadata_ = name_ == "__metadata__";
+      entry_ = {}, range_.clear(), seen_.clear();
+    }
+    return true;
+  }
+  bool end_object() {
+    if (depth_-- == 2 && !in_metadata_) finish();
+    return true;
+  }
+  bool start_array(std::size_t) {
+    if (depth_ != 2 || in_metadata_ || (field_ != "shape" && field_ != "data_offsets")) wrong("a list");
+    ++depth_;
+    return true;
+  }
+  bool end_array() {
+    --depth_;
+    return true;
+  }
+  bool key(std::string& name) {
+    if (depth_ == 1) {
+      const bool twice = name == "__metadata__" ? metadata_seen_ : file_.tensors.contains(name);
+      if (twice) fail<format_error>("safetensors header: key ", name, " stands there twice");
+      metadata_seen_ = metadata_seen_ || name == "__metadata__";
+      name_ = std::move(name);
+    } else {
+      field_ = std::move(name);
+      if (in_metadata_ ? file_.metadata.contains(field_)
+                       : std::find(seen_.begin(), seen_.end(), field_) != seen_.end())
+        fail<format_error>("safetensors header: key ", key(), " stands there twice");
+      if (!in_metadata_ && seen_.size() == most_extents)
+        fail<format_error>("safetensors: tensor ", name_, " has more than ", most_extents, " keys");
+      if (!in_metadata_) seen_.push_back(field_);
+    }
+    return true;
+  }
+  bool parse_error(std::size_t offset, const std::string&, const std::exception& error) {
+    fail<format_error>("safetensors header: not JSON at byte offset ", offset == 0 ? 0 : offset - 1, ": ",
+                       error.what());
+  }
+
+ private:
+  [[nodiscard]] std::string key() const { return depth_ == 1 ? name_ : name_ + "." + field_; }
+  [[noreturn]] void wrong(const char* found) const {
+    const char* wanted = depth_ == 0                                     ? "an object"
+                         : depth_ == 1                                   ? "an object"
+                         : in_metadata_ || field_ == "dtype"             ? "a string"
+                         : field_ == "shape" || field_ == "data_offsets" ? "a list of counts"
+                                                                         : "what the format knows";
+    fail<format_error>("safetensors: ", depth_ == 0 ? "the header" : "key " + key(), " holds ", found,
+                       ", not ", wanted);
+  }
+  /// A scalar in a place of which the format says nothing is passed over; elsewhere it is refused.
+  bool scalar(const char* found) const {
+    const bool unknown =
+        depth_ == 2 && !in_metadata_ && field_ != "dtype" && field_ != "shape" && field_ != "data_offsets";
+    if (!unknown) wrong(found);
+    return true;
+  }
+
+  void finish() {
+    if (file_.tensors.size() == most_tensors)
+      fail<format_error>("safetensors: more than ", most_tensors, " tensors");
+    const std::uint64_t width = safetensors_width(entry_.dtype);
+    if (width == 0) fail<format_error>("safetensors: tensor ", name_, " has unknown dtype ", entry_.dtype);
+    if (std::find(seen_.begin(), seen_.end(), "shape") == seen_.end())
+      fail<format_error>("safetensors: key ", name_, ".shape is no list");
+    // An extent of 0 does not excuse the others: each of them is a number of rows to somebody.
+    std::uint64_t product = 1;
+    entry_.elements = 1;
+    for (const std::uint64_t extent : entry_.extents) {
+      if (extent > static_cast<std::uint64_t>(position_limit) / width / product)
+        fail<format_error>("safetensors: the shape of tensor ", name_,
+                           " has more elements than 64 bits count");
+      product *= (std::max)(extent, std::uint64_t{1});
+      entry_.elements *= extent;
+    }
+    entry_.bytes = entry_.elements * width;
+    if (range_.size() != 2 || range_[0] > range_[1] || range_[1] > data_size_)
+      fail<format_error>("safetensors: key ", name_, ".data_offsets is not a range within the ", data_size_,
+                         " bytes of data");
+    if (range_[1] - range_[0] != entry_.bytes)
+      fail<format_error>("safetensors: tensor ", name_, " takes ", range_[1] - range_[0],
+                         " bytes, its shape needs ", entry_.bytes);
+    entry_.file_offset = data_offset_ + range_[0];
+    file_.tensors.emplace(name_, std::move(entry_));
+  }
+
+  safetensors_file& file_;
+  std::uint64_t data_offset_, data_size_;
+  int depth_ = 0;
+  bool in_metadata_ = false, metadata_seen_ = false;
+  std::string name_, field_;
+  safetensors_tensor entry_;
+  std::vector<std::uint64_t> range_;
+  std::vector<std::string> seen_;
+};
 
 /// \throws format_error unless the tensors fill the bytes from `begin` to `end`, each byte once.
 inline void check_safetensors_filled(const safetensors_file& file, std::uint64_t begin, std::uint64_t end) {
@@ -164,17 +256,10 @@ void convert_stored(const std::vector<std::byte>& bytes, std::vector<T>& values)
 
   safetensors_file file;
   file.path = path;
-  const nlohmann::json root = parse_json(text, "safetensors header");
   const std::uint64_t data_offset = prefix.size() + length;
-  for (const auto& [name, value] : detail::json_object(root, "").raw().items()) {
-    const detail::json_object entry(value, name);
-    if (name == "__metadata__") {
-      for (const auto& [key, word] : value.items()) file.metadata.emplace(key, entry.text(key).value_or(""));
-    } else {
-      file.tensors.emplace(
-          name, detail::read_safetensors_entry(entry, name, data_offset, source.size() - data_offset));
-    }
-  }
+  detail::safetensors_header header{file, data_offset, source.size() - data_offset};
+  if (!nlohmann::json::sax_parse(text.begin(), text.end(), &header))
+    detail::fail<format_error>("safetensors header: not JSON");
   detail::check_safetensors_filled(file, data_offset, source.size());
   return file;
 }

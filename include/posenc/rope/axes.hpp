@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <concepts>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -25,7 +26,8 @@ enum class axis_order : unsigned char {
   chunked,      ///< consecutive sections: Qwen2-VL, Qwen2.5-VL; ggml MROPE
   interleaved,  ///< t h w t h w …, what the sections of h and w do not reach goes to t: Qwen3-VL, Qwen3.5
   ggml_interleaved,  ///< the same, but what no section reaches goes to the fourth axis, which is 0 for text,
-                     ///< so that those pairs do not turn: ggml IMROPE
+                     ///< so that those pairs do not rotate: ggml IMROPE
+  plane_then_time,   ///< sections of h, w and t: h w h w … as far as both reach, then t: Ernie-4.5-VL
 };
 
 /// The axis of each of `pairs` pairs, from the number of pairs of each axis ("mrope_section", counted in
@@ -49,6 +51,13 @@ enum class axis_order : unsigned char {
       axes.insert(axes.end(), static_cast<std::size_t>(sections[a]), static_cast<int>(a));
     return axes;
   }
+  if (order == axis_order::plane_then_time) {
+    detail::require(sections.size() == 3 && sections[0] == sections[1],
+                    "multi-axis: height and width in turn need sections of h, w and t with h = w");
+    for (index_t p = 0; p < pairs; ++p)
+      axes.push_back(p >= 2 * sections[0] ? time_axis : p % 2 == 0 ? height_axis : width_axis);
+    return axes;
+  }
   detail::require(sections.size() >= 3, "multi-axis: interleaved axes need sections for t, h and w");
   for (index_t p = 0; p < pairs; ++p) {
     const auto turn_of = static_cast<std::size_t>(p % 3);
@@ -65,21 +74,58 @@ struct vision_grid {
   index_t frames = 1, rows = 0, columns = 0;
   index_t merge = 2;  ///< patches merged along each side ("spatial_merge_size")
   /// Time positions from one frame to the next: 1 in Qwen2-VL and Qwen3-VL, "tokens_per_second" times the
-  /// seconds per frame in Qwen2.5-VL videos; rounded down per frame.
+  /// seconds per frame in Qwen2.5-VL videos; frame t stands at ⌊t·interval⌋. Where this is a ratio of whole numbers,
+  /// rounded, the ratio counts: 25·(2.0/3) is 50/3, so that frame 3 stands at 50 and not at 49.
   double interval = 1;
 
   [[nodiscard]] index_t tokens() const noexcept { return frames * (rows / merge) * (columns / merge); }
 };
 
+/// Where text goes on after an image or a video.
+enum class after_vision : unsigned char {
+  /// At the largest position on any axis + 1: the models' authors, vLLM, transformers before 5.
+  largest_position,
+  /// max(rows, columns)/merge after the grid began, however many frames it has: transformers 5. A long video then
+  /// stands later in time than the text that follows it.
+  grid_extent,
+};
+
+namespace detail {
+
+/// ⌊t·interval⌋, with the interval taken for the simplest ratio of whole numbers that rounds to it, if there is one.
+[[nodiscard]] inline position frame_time(index_t t, double interval) {
+  const double time = std::floor(static_cast<double>(t) * interval);
+  require(time <= 0x1p61, "multi-axis: frame ", t, " at an interval of ", interval, " stands beyond 2^61");
+  // Continued fraction: h/k are its convergents.
+  std::int64_t h = 1, h_before = 0, k = 0, k_before = 1;
+  double rest = interval;
+  while (interval < 1e6) {
+    const auto whole = static_cast<std::int64_t>(std::floor(rest));
+    const std::int64_t h_next = whole * h + h_before, k_next = whole * k + k_before;
+    if (k_next > 100'000) break;
+    h_before = h, h = h_next, k_before = k, k = k_next;
+    if (std::abs(static_cast<double>(h) / static_cast<double>(k) - interval) <= 1e-13 * interval)
+      return t / k * h + t % k * h / k;
+    rest = 1 / (rest - static_cast<double>(whole));
+    if (!(rest < 1e6)) break;
+  }
+  return static_cast<position>(time);
+}
+
+}  // namespace detail
+
 /// Where the tokens of a sequence of text and vision stand (Qwen-VL's rule): text advances by one on all
 /// axes; a grid spreads from the current position, frames along t, rows along h, columns along w; after it
-/// the text goes on max(rows, columns)/merge later, however many frames there were.
+/// the text goes on as `after` says.
 ///
 ///     posenc::axis_position_builder where;
 ///     where.text(3).grid({.rows = 4, .columns = 6}).text(4);
-///     posenc::multi_axis_rope<float> rope{options, {…}, where.table(), where.rope_delta()};
+///     options.key_positions = options.query_positions = posenc::positions::on_axes(where.table());
 class axis_position_builder {
  public:
+  axis_position_builder() = default;
+  explicit axis_position_builder(after_vision after) : after_(after) {}
+
   /// Appends `tokens` tokens of text.
   axis_position_builder& text(index_t tokens) {
     detail::require(tokens >= 0, "multi-axis: ", tokens, " tokens of text");
@@ -100,18 +146,22 @@ class axis_position_builder {
                     vision.interval);
     const index_t rows = vision.rows / vision.merge, columns = vision.columns / vision.merge;
     for (index_t t = 0; t < vision.frames; ++t) {
-      const auto later = static_cast<position>(std::floor(static_cast<double>(t) * vision.interval));
+      const position later = detail::frame_time(t, vision.interval);
       for (index_t h = 0; h < rows; ++h)
         for (index_t w = 0; w < columns; ++w) table_.push_back({next_ + later, next_ + h, next_ + w, 0});
     }
-    next_ += (std::max)(rows, columns);
+    const position extent = (std::max)(rows, columns);
+    next_ += after_ == after_vision::grid_extent
+                 ? extent
+                 : (std::max)(extent, position{detail::frame_time(vision.frames - 1, vision.interval) + 1});
     return *this;
   }
 
   /// One entry per token so far.
   [[nodiscard]] const std::vector<axis_positions>& table() const noexcept { return table_; }
 
-  /// Largest position + 1 − number of tokens: token n after the table stands at n + rope_delta on all axes.
+  /// Largest position + 1 − number of tokens: token n after the table stands at n + rope_delta on all axes, as in the
+  /// models' own decoding, whatever the rule for text within the table is.
   [[nodiscard]] position rope_delta() const noexcept {
     position end = 0;
     for (const axis_positions& token : table_)
@@ -122,6 +172,7 @@ class axis_position_builder {
  private:
   std::vector<axis_positions> table_;
   position next_ = 0;
+  after_vision after_ = after_vision::largest_position;
 };
 
 /// Positions of the patches of one image for a vision tower, row by row, on the height and width axes.

@@ -2,8 +2,8 @@
 /// \file
 /// Few queries, many keys: the cache is read once, at the speed of memory. Included once per instruction set.
 ///
-/// Since R(i)ᵀR(j0 + t) = (R(i − j0))ᵀ R(t), the queries are turned once per block of keys, by phases that
-/// move on in integers, and key t of every block is turned in registers by the same small table of R(t) that
+/// Since R(i)ᵀR(j0 + t) = (R(i − j0))ᵀ R(t), the queries are rotated once per block of keys, by phases that
+/// move on in integers, and key t of every block is rotated in registers by the same small table of R(t) that
 /// stays in the first-level cache. A long sequence is cut into splits of keys, by its shape alone, whose
 /// results are merged.
 #if defined(POSENC_FUSED_DECODE_INL_HPP) == defined(HWY_TARGET_TOGGLE)
@@ -26,7 +26,9 @@ namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 
 /// Keys of a block: as many as leave a block of keys and values of several heads, and what is on its way of the
 /// next one, in the second-level cache.
-HWY_INLINE index_t decode_keys(const attention_problem& problem) { return problem.k.type == storage::float32 ? 32 : 64; }
+HWY_INLINE index_t decode_keys(const attention_problem& problem) {
+  return problem.k.type == storage::float32 ? 32 : 64;
+}
 /// Queries and rows (queries × heads) of a task.
 inline constexpr index_t decode_queries = 8, decode_rows = 32;
 /// Bytes of keys and values of a block that may be on their way into the second-level cache.
@@ -54,7 +56,7 @@ HWY_INLINE bool fits_decode(const attention_problem& problem) {
   const encoding_callbacks& callbacks = problem.callbacks;
   return problem.query_tokens <= decode_queries && problem.runs && !callbacks.relative_key &&
          !callbacks.relative_value && !callbacks.rotate &&
-         (!problem.rotary || problem.keys_are_rotated || problem.rotary->depends_on_offset_only());
+         (!problem.rotary || problem.keys_are_rotated || problem.splits_positions);
 }
 
 /// Floats of one row's partial result: its output, padded, then largest and total.
@@ -74,8 +76,8 @@ HWY_INLINE index_t decode_kv_heads(const attention_problem& problem) {
 HWY_INLINE task_plan plan_decode(const attention_problem& problem) {
   task_plan plan;
   plan.decode = true;
-  plan.heads_per_task =
-      (std::min)(problem.group, (std::max)(index_t{1}, decode_rows / (std::max)(index_t{1}, problem.query_tokens)));
+  plan.heads_per_task = (std::min)(
+      problem.group, (std::max)(index_t{1}, decode_rows / (std::max)(index_t{1}, problem.query_tokens)));
   plan.head_chunks = (problem.group + plan.heads_per_task - 1) / plan.heads_per_task;
   const index_t kv_heads = decode_kv_heads(problem);
   plan.rows = kv_heads * plan.heads_per_task * problem.query_tokens;
@@ -119,7 +121,8 @@ struct decode_scratch {
   position* nearest;    ///< of each query: nearest_distance, where the bias is linear
   index_t output_stride = 0, floats = 0;
 
-  decode_scratch(float* memory, const attention_problem& problem, const packed_head& pack, const task_plan& plan) {
+  decode_scratch(float* memory, const attention_problem& problem, const packed_head& pack,
+                 const task_plan& plan) {
     const index_t slots =
         decode_kv_heads(problem) * round_up(plan.heads_per_task * problem.query_tokens, decode_group);
     const auto take = [&](index_t count) {
@@ -160,7 +163,7 @@ struct decode_task {
   row_range keys;
 
   [[nodiscard]] index_t query_stride() const { return loader.pack.stride + lanes(); }
-  /// Where a slot's turned query begins; channel c (a whole number of vectors) lies c·decode_group farther: in a
+  /// Where a slot's rotated query begins; channel c (a whole number of vectors) lies c·decode_group farther: in a
   /// group vector c of all rows side by side, so that one pointer leads through a group.
   [[nodiscard]] float* turned_row(index_t slot) const {
     return scratch.turned + slot / decode_group * decode_group * query_stride() +
@@ -175,17 +178,19 @@ struct decode_task {
     return query >= problem.valid_queries.begin && query < problem.valid_queries.end;
   }
 
-  /// Packs the queries: as they are where keys turn on load (they turn block by block then), else turned for
+  /// Packs the queries: as they are where keys rotate on load (they rotate block by block then), else rotated for
   /// good.
   HWY_NOINLINE void pack_queries() const {
     pair_angles angles;
-    std::fill_n(scratch.queries, rows.slots() * query_stride(), 0.0f);
-    std::fill_n(scratch.turned, rows.slots() * query_stride(), 0.0f);
+    // Rows that are padding are multiplied with the others and left out at the end: they must hold numbers.
+    if (problem.valid_queries.end - problem.valid_queries.begin < problem.query_tokens)
+      std::fill_n(scratch.turned, rows.slots() * query_stride(), 0.0f);
     for (index_t i = problem.valid_queries.begin; i < problem.valid_queries.end; ++i) {
       const position here = problem.queries[i];
       if (problem.rotary && !loader.rotary)
-        token_angles(*problem.rotary, place_of(problem.queries, i), rotation_side::query, static_cast<float>(problem.rotary->attention_factor),
-                     problem.rotary->growth_origin, angles.cos, angles.sin);
+        token_angles(*problem.rotary, place_of(problem.queries, i), rotation_side::query,
+                     static_cast<float>(problem.rotary->attention_factor), problem.rotary->growth_origin,
+                     angles.cos, angles.sin);
       if (loader.rotary) {
         std::fill_n(angles.cos, round_up(loader.pack.pairs, lanes()), 1.0f);
         std::fill_n(angles.sin, round_up(loader.pack.pairs, lanes()), 0.0f);
@@ -193,8 +198,8 @@ struct decode_task {
       HWY_ALIGN float packed[widest_head + 4 * vector_slack];
       for (index_t row = i; row < rows.rows(); row += problem.query_tokens) {
         const index_t slot = rows.slot(row);
-        load_query(problem, loader, i, rows.head_of(slot), angles, query_factor(problem, rows.head_of(slot), here),
-                   packed);
+        load_query(problem, loader, i, rows.head_of(slot), angles,
+                   query_factor(problem, rows.head_of(slot), here), packed);
         std::copy_n(packed, loader.pack.steps, scratch.queries + slot * query_stride());
         float* const turned = turned_row(slot);
         for (index_t c = 0; c < loader.pack.steps; c += lanes())
@@ -216,7 +221,7 @@ struct decode_task {
     }
   }
 
-  /// The angles that turn every query to its place relative to the first key of the block at `first`; its phases
+  /// The angles that rotate every query to its place relative to the first key of the block at `first`; its phases
   /// move on to the next.
   HWY_NOINLINE void place_queries(index_t first) const {
     const rotation& rotary = *loader.rotary;
@@ -234,13 +239,13 @@ struct decode_task {
         std::fill_n(top + pairs, vector_slack, 0);
         angles_of_phases(top, pairs, factor, angles.cos, angles.sin);
       } else {
-        token_angles(rotary, {problem.queries[i] - problem.keys[first], nullptr}, rotation_side::query, factor, 0,
-                     angles.cos, angles.sin);
+        token_angles(rotary, {problem.queries[i] - problem.keys[first], nullptr}, rotation_side::query,
+                     factor, 0, angles.cos, angles.sin);
       }
     }
   }
 
-  /// Turns the queries of one KV head, just before they are multiplied.
+  /// Rotates the queries of one KV head, just before they are multiplied.
   HWY_NOINLINE void turn_queries(index_t kv) const {
     const index_t pairs = loader.pack.pairs, second = loader.pack.second, rows_of_kv = rows.rows_of_kv();
     for (index_t row = 0; row < rows_of_kv; ++row) {
@@ -335,7 +340,7 @@ struct decode_task {
         if (!holds(scratch.seen[query], first + t)) continue;
         float& score = scores[t * decode_group + r];
         const float added = element_at(problem, head, query, first + t);
-        score = is_minus_infinity(added) ? masked_score : score + added;
+        score = is_minus_infinity(added) ? masked_score : score + added * static_cast<float>(score_unit);
       }
     }
   }
@@ -446,7 +451,7 @@ struct decode_task {
     add_columns<1>(static_cast<const float*>(scratch.tail), width, count, kv, whole, 0);
   }
 
-  /// The same without a product of zero: a weight of zero does not undo a value that is infinite or no number.
+  /// The same without a product of zero: a weight of zero does not undo a value that is infinite or NaN.
   template <class T>
   HWY_NOINLINE void add_seen_values(const T* values, index_t count, index_t kv) const {
     for (index_t r = 0; r < rows.rows_of_kv(); ++r) {
@@ -502,8 +507,8 @@ struct decode_task {
     }
     const bool all_seen = all_see(first, count);
     for (index_t kv = 0; kv < rows.kv_count; ++kv)
-      for_each_group(kv, [&](index_t slot, index_t members)
-                             HWY_ATTR { weigh(slot, members, first, count, all_seen); });
+      for_each_group(
+          kv, [&](index_t slot, index_t members) HWY_ATTR { weigh(slot, members, first, count, all_seen); });
     const index_t ahead = bytes_ahead(problem.v, first);
     for (index_t kv = 0; kv < rows.kv_count; ++kv) {
       fetch_pages_of(problem.k, after, kv);
@@ -516,7 +521,7 @@ struct decode_task {
     }
   }
 
-  /// Whatever a row should not have met shows in the output as infinite or no number: then all is done again
+  /// Whatever a row should not have met shows in the output as infinite or NaN: then all is done again
   /// with care.
   HWY_NOINLINE void attend() const {
     attend_once(true);
@@ -567,8 +572,8 @@ struct decode_task {
 
 /// Adds up the partial results of the splits, in their order, in place of the first, and writes the output
 /// rows.
-inline HWY_NOINLINE void merge_partials(const attention_problem& problem, const decode_rows_of_task& rows, index_t splits,
-                                        index_t split_floats, float* partials) {
+inline HWY_NOINLINE void merge_partials(const attention_problem& problem, const decode_rows_of_task& rows,
+                                        index_t splits, index_t split_floats, float* partials) {
   const index_t stride = partial_stride(problem), state = round_up(problem.value_dim, panel_width());
   for (index_t r = 0; r < rows.rows(); ++r) {
     float* const sum = partials + r * stride;

@@ -3,8 +3,8 @@
 /// What has to be looked at score by score: draft trees, dense masks and biases, and functions of both positions.
 /// Included once per instruction set.
 ///
-/// A tile of [key][query] floats holds what they add to each score, −∞ where they hide it. It is filled before the
-/// product, so that a tile that is hidden as a whole costs no product.
+/// A tile of [key][query] floats holds what they add to each score, in nats, −∞ where they hide it. It is filled before
+/// the product, so that a tile that is hidden as a whole costs no product.
 #if defined(POSENC_FUSED_ELEMENTS_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef POSENC_FUSED_ELEMENTS_INL_HPP
 #undef POSENC_FUSED_ELEMENTS_INL_HPP
@@ -19,7 +19,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 
-/// lanes() × lanes() floats turned about their diagonal: to[c·to_stride + r] = from[r·from_stride + c]. Taking the
+/// lanes() × lanes() floats, transposed: to[c·to_stride + r] = from[r·from_stride + c]. Taking the
 /// even elements of all, then the odd ones, moves the last bit of an index to its front; done once for each bit
 /// of c, that swaps r and c. `buffer` holds twice the block.
 inline HWY_NOINLINE void transpose_block(const float* from, index_t from_stride, index_t columns, float* to,
@@ -54,8 +54,9 @@ HWY_INLINE bool tree_shows(const attention_problem& problem, index_t query, inde
   return ((word >> (draft % 64)) & 1u) != 0;
 }
 
-/// What the elements add to one score that everything else leaves visible, in units of scores; −∞ hides it.
-inline HWY_NOINLINE float element_at(const attention_problem& problem, index_t head, index_t query, index_t key) {
+/// What the elements add to one score that everything else leaves visible, in nats; −∞ hides it.
+inline HWY_NOINLINE float element_at(const attention_problem& problem, index_t head, index_t query,
+                                     index_t key) {
   double sum = 0;
   if (const visibility_parts* const parts = problem.elements) {
     if (!parts->tree.empty() && !tree_shows(problem, query, key)) return masked_score;
@@ -65,20 +66,19 @@ inline HWY_NOINLINE float element_at(const attention_problem& problem, index_t h
   }
   if (is_minus_infinity(sum)) return masked_score;
   if (problem.callbacks.bias) {
-    const float bias = problem.callbacks.bias(problem.callbacks.encoding, head, problem.queries[query],
-                                              problem.keys[key]);
+    const float bias =
+        problem.callbacks.bias(problem.callbacks.encoding, head, problem.queries[query], problem.keys[key]);
     if (is_minus_infinity(bias)) return masked_score;
     sum += static_cast<double>(bias);
   }
-  return static_cast<float>(sum * score_unit);
+  return static_cast<float>(sum);
 }
 
 /// One query row of a dense mask or bias against `count` ≤ lanes() consecutive key rows, as what it adds.
-HWY_INLINE void load_dense(const dense_scores_data& dense, index_t head, index_t query, index_t key, index_t count,
-                           float* to) {
+HWY_INLINE void load_dense(const dense_scores_data& dense, index_t head, index_t query, index_t key,
+                           index_t count, float* to) {
   if (dense.type == dense_type::float32 && dense.shape.key_stride == 1) {
-    store(hn::Mul(load_first(&dense.at<float>(head, query, key), count), constant(static_cast<float>(score_unit))),
-          to);
+    store(load_first(&dense.at<float>(head, query, key), count), to);
     return;
   }
   if (dense.type == dense_type::boolean) {
@@ -88,30 +88,42 @@ HWY_INLINE void load_dense(const dense_scores_data& dense, index_t head, index_t
   }
   for (index_t n = 0; n < count; ++n) {
     const double value = dense.value(head, query, key + n);
-    to[n] = is_minus_infinity(value) ? masked_score : static_cast<float>(value * score_unit);
+    to[n] = is_minus_infinity(value) ? masked_score : static_cast<float>(value);
   }
 }
 
-/// Adds a dense mask or bias to the tile, lanes() queries and keys at a time.
-inline HWY_NOINLINE void add_dense(const dense_scores_data& dense, const score_panel& panel, float* tile,
-                                   float* buffer) {
+/// Puts a dense mask or bias into the tile, lanes() queries and keys at a time; adds it where `adds`.
+inline HWY_NOINLINE void put_dense(const dense_scores_data& dense, const score_panel& panel, bool adds,
+                                   float* tile, float* buffer) {
   const index_t n = lanes(), width = panel_width();
   float* const rows = buffer + 2 * n * n;
   float* const columns = rows + n * n;
+  const bool in_place = dense.type == dense_type::float32 && dense.shape.key_stride == 1;
   for (index_t x = 0; x < panel.queries; x += n)
     for (index_t t = 0; t < panel.keys; t += n) {
       const index_t queries = (std::min)(n, panel.queries - x), keys = (std::min)(n, panel.keys - t);
-      if (queries < n || keys < n) std::fill_n(rows, n * n, 0.0f);
-      for (index_t r = 0; r < queries; ++r)
-        load_dense(dense, panel.head, panel.first_query + x + r, panel.first_key + t, keys, rows + r * n);
-      transpose_block(rows, n, keys, columns, n, buffer);
-      for (index_t c = 0; c < keys; ++c) {
-        float* const to = tile + (t + c) * width + x;
-        if (x + n <= width && queries == n)
-          store(hn::Add(load(to), load(columns + c * n)), to);
-        else
-          for (index_t r = 0; r < queries; ++r) to[r] += columns[c * n + r];
+      const bool whole = queries == n && keys == n;
+      float* const to = tile + t * width + x;
+      const float* from = rows;
+      index_t from_stride = n;
+      if (whole && in_place) {
+        from = &dense.at<float>(panel.head, panel.first_query + x, panel.first_key + t);
+        from_stride = dense.shape.query_stride;
+      } else {
+        if (!whole) std::fill_n(rows, n * n, 0.0f);
+        for (index_t r = 0; r < queries; ++r)
+          load_dense(dense, panel.head, panel.first_query + x + r, panel.first_key + t, keys, rows + r * n);
       }
+      if (whole && !adds) {
+        transpose_block(from, from_stride, n, to, width, buffer);
+        continue;
+      }
+      transpose_block(from, from_stride, keys, columns, n, buffer);
+      for (index_t c = 0; c < keys; ++c)
+        for (index_t r = 0; r < queries; ++r) {
+          float& sum = to[c * width + r];
+          sum = columns[c * n + r] + (adds ? sum : 0.0f);
+        }
     }
 }
 
@@ -125,14 +137,14 @@ inline HWY_NOINLINE sight fill_elements(const score_panel& panel, float* tile, f
   const visibility_parts* const parts = problem.elements;
   const bool has_dense = parts && (parts->mask.given() || parts->bias.given());
   const bool has_function = problem.callbacks.bias || (parts && parts->where);
-  const bool has_tree = parts && !parts->tree.empty() &&
-                        panel.first_key + panel.keys > problem.key_tokens - parts->drafts;
+  const bool has_tree =
+      parts && !parts->tree.empty() && panel.first_key + panel.keys > problem.key_tokens - parts->drafts;
   if (!has_dense && !has_function && !has_tree) return sight::all;
-  for (index_t t = 0; t < panel.keys; ++t) std::fill_n(tile + t * width, panel.queries, 0.0f);
-  if (has_dense && !has_function) {
-    if (parts->bias.given()) add_dense(parts->bias, panel, tile, buffer);
-    if (parts->mask.given()) add_dense(parts->mask, panel, tile, buffer);
-  }
+  const bool uses_dense = has_dense && !has_function;
+  if (uses_dense && parts->bias.given()) put_dense(parts->bias, panel, false, tile, buffer);
+  if (uses_dense && parts->mask.given()) put_dense(parts->mask, panel, parts->bias.given(), tile, buffer);
+  if (!uses_dense)
+    for (index_t t = 0; t < panel.keys; ++t) std::fill_n(tile + t * width, panel.queries, 0.0f);
   if (has_function || has_tree)
     for (index_t t = 0; t < panel.keys; ++t)
       for (index_t x = 0; x < panel.queries; ++x) {
@@ -157,6 +169,7 @@ inline HWY_NOINLINE void add_elements(const score_panel& panel, const float* til
   const index_t width = panel_width();
   const hn::RebindToUnsigned<float_tag> bits;
   const auto hidden_bits = hn::Set(bits, 0xff800000u);
+  const float_vector unit = constant(static_cast<float>(score_unit));
   for (index_t t = 0; t < panel.keys; ++t) {
     float* const scores = panel.scores + t * width;
     const float* const added = tile + t * width;
@@ -164,11 +177,12 @@ inline HWY_NOINLINE void add_elements(const score_panel& panel, const float* til
     for (; x + lanes() <= panel.queries; x += lanes()) {
       const float_vector add = load(added + x);
       const auto hidden = hn::Eq(hn::BitCast(bits, add), hidden_bits);
-      const float_vector sum = hn::Add(load(scores + x), add);
+      const float_vector sum = hn::MulAdd(add, unit, load(scores + x));
       store(hn::IfThenElse(hn::RebindMask(float_tag(), hidden), constant(masked_score), sum), scores + x);
     }
     for (; x < panel.queries; ++x)
-      scores[x] = is_minus_infinity(added[x]) ? masked_score : scores[x] + added[x];
+      scores[x] =
+          is_minus_infinity(added[x]) ? masked_score : scores[x] + added[x] * static_cast<float>(score_unit);
   }
 }
 

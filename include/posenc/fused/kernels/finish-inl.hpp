@@ -30,10 +30,9 @@ struct row_state {
 inline HWY_NOINLINE void finish_row(const attention_problem& problem, index_t head, index_t row,
                                     const row_state& state) {
   void* const to = problem.out.row(row, head);
-  float* const lse =
-      problem.log_sum_exp
-          ? problem.log_sum_exp + row * problem.lse_token_stride + head * problem.lse_head_stride
-          : nullptr;
+  float* const lse = problem.log_sum_exp ? problem.log_sum_exp + row * problem.lse_token_stride +
+                                               head * problem.lse_head_stride
+                                         : nullptr;
   // A NaN never becomes the largest score, but it is in the total.
   const bool saw = state.is_token && (state.largest > lowest_score || !(state.total == 0));
   const bool sink = state.is_token && problem.sinks != nullptr && !is_minus_infinity(problem.sinks[head]);

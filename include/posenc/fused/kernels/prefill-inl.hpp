@@ -3,7 +3,7 @@
 /// Many queries: one task takes a tile of query rows of a few heads that share a KV head, packs them once as
 /// columns, and walks over the keys they see. Included once per instruction set.
 ///
-/// Per tile of keys: load and turn the keys, copy the values into panels, and for each panel of queries S =
+/// Per tile of keys: load and rotate the keys, copy the values into panels, and for each panel of queries S =
 /// K·Qᵀ, the softmax, O = keep·O + Pᵀ·V. Panels that see no key of the tile are skipped, and of those on the
 /// diagonal only the keys that some query sees are touched.
 #if defined(POSENC_FUSED_PREFILL_INL_HPP) == defined(HWY_TARGET_TOGGLE)
@@ -29,7 +29,7 @@ inline constexpr index_t prefill_keys = 128;
 inline constexpr index_t prefill_columns = 512;
 /// Panels of a head in a task: at least one, of at least one lane.
 inline constexpr index_t most_panels = prefill_columns;
-/// Heads of a task: what turning a tile of keys costs is shared by so many.
+/// Heads of a task: what rotating a tile of keys costs is shared by so many.
 inline constexpr index_t prefill_heads = 4;
 
 /// The scratch of one task, cut into its parts; `floats` is what it takes.
@@ -37,8 +37,8 @@ struct prefill_scratch {
   float *queries, *keys, *values, *scores, *output, *largest, *total, *keep;
   float *rows, *block;  ///< queries on their way to columns
   float *elements = nullptr, *element_buffer = nullptr;
-  row_bounds* seen;      ///< of each query row, in the run of keys at hand
-  position* nearest;     ///< of each query row: nearest_distance, where the bias is linear
+  row_bounds* seen;   ///< of each query row, in the run of keys at hand
+  position* nearest;  ///< of each query row: nearest_distance, where the bias is linear
   relative_scratch relative{};
   index_t output_stride = 0, floats = 0;
 
@@ -104,7 +104,8 @@ class query_angles {
  private:
   HWY_INLINE void fill(index_t row, pair_angles& angles) const {
     token_angles(*problem_.rotary, place_of(problem_.queries, row), rotation_side::query,
-                 static_cast<float>(problem_.rotary->attention_factor), growth_origin_, angles.cos, angles.sin);
+                 static_cast<float>(problem_.rotary->attention_factor), growth_origin_, angles.cos,
+                 angles.sin);
   }
   HWY_INLINE void compose() {
     const step_angles step = loader_.step(step_);
@@ -148,7 +149,7 @@ struct prefill_task {
     std::fill_n(scratch.largest, heads * panels * width, lowest_score);
     std::fill_n(scratch.total, heads * panels * width, 0.0f);
     query_angles angles(problem, loader, growth_origin);
-    // As many rows as a vector has lanes are packed, then turned into columns.
+    // As many rows as a vector has lanes are packed, then transposed to columns.
     for (index_t group = tokens.begin / lanes() * lanes(); group < tokens.end; group += lanes()) {
       const row_range here{(std::max)(group, tokens.begin), (std::min)(group + lanes(), tokens.end)};
       if (here.end - here.begin < lanes()) std::fill_n(scratch.rows, heads * lanes() * stride, 0.0f);
@@ -160,7 +161,8 @@ struct prefill_task {
             fetch_to_read(problem.q.row(first_row + r + rows_ahead, first_head + h),
                           problem.head_dim * bytes_of(problem.q.type));
           load_query(problem, loader, first_row + r, first_head + h, angles.here,
-                     query_factor(problem, first_head + h, at), scratch.rows + (h * lanes() + r - group) * stride);
+                     query_factor(problem, first_head + h, at),
+                     scratch.rows + (h * lanes() + r - group) * stride);
         }
       }
       for (index_t h = 0; h < heads; ++h)
@@ -177,8 +179,8 @@ struct prefill_task {
   };
 
   /// S, softmax and O of one panel against rows `keys` of the tile of keys that lies in scratch.
-  HWY_NOINLINE void attend(index_t head, index_t panel, index_t first_key, row_range keys, const tile_facts& facts,
-                           bool partial) const {
+  HWY_NOINLINE void attend(index_t head, index_t panel, index_t first_key, row_range keys,
+                           const tile_facts& facts, bool partial) const {
     const index_t width = panel_width(), at = column(head, panel);
     const index_t count = keys.end - keys.begin;
     const row_range inside = panel_rows(panel);
@@ -246,7 +248,7 @@ struct prefill_task {
     }
   }
 
-  /// The same without a product of zero: where values are infinite or no numbers, a query must not meet
+  /// The same without a product of zero: where values are infinite or NaN, a query must not meet
   /// those it does not see.
   HWY_NOINLINE void add_seen_values(row_range queries, row_range keys, float* output) const {
     const index_t width = panel_width();
@@ -274,8 +276,8 @@ struct prefill_task {
                          problem.value_dim * bytes_of(problem.out.type));
         const index_t at = column(h, r / panel_width()) + r % panel_width();
         finish_row(problem, head, row,
-                   {scratch.largest[at], scratch.total[at], scratch.output + at * scratch.output_stride, is_token,
-                    is_token ? bias_left_out(problem, head, scratch.nearest[r]) : 0});
+                   {scratch.largest[at], scratch.total[at], scratch.output + at * scratch.output_stride,
+                    is_token, is_token ? bias_left_out(problem, head, scratch.nearest[r]) : 0});
       }
     }
   }
@@ -286,7 +288,8 @@ struct prefill_task {
   };
   /// Sets the bounds of every query in a run of keys.
   HWY_NOINLINE void look_at(const key_run& run) const {
-    for (index_t r = tokens.begin; r < tokens.end; ++r) scratch.seen[r] = bounds_in(problem, first_row + r, run);
+    for (index_t r = tokens.begin; r < tokens.end; ++r)
+      scratch.seen[r] = bounds_in(problem, first_row + r, run);
   }
   HWY_INLINE panel_sight sight_of_panel(index_t panel, const key_run& run) const {
     panel_sight result{{run.begin, run.begin}, {run.begin, run.end}};

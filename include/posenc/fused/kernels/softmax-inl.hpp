@@ -35,9 +35,9 @@ struct score_panel {
   index_t head;
   index_t first_query, queries;
   index_t first_key, keys;
-  bool run;          ///< query positions and key positions are consecutive, and lane 0 is a query
-  bool keys_run;     ///< key positions are consecutive, and lane 0 is a query
-  const row_bounds* seen = nullptr;     ///< of each query in this run of keys; null where keys are scattered
+  bool run;       ///< query positions and key positions are consecutive, and lane 0 is a query
+  bool keys_run;  ///< key positions are consecutive, and lane 0 is a query
+  const row_bounds* seen = nullptr;   ///< of each query in this run of keys; null where keys are scattered
   const position* nearest = nullptr;  ///< of each query: nearest_distance, where the bias is linear
 
   /// query − key for lane 0 and key row t.
@@ -63,8 +63,8 @@ inline HWY_NOINLINE void cap_scores(const attention_problem& problem, float* sco
 HWY_INLINE float bias_at(const distance_bias& bias, index_t head, position distance, position nearest) {
   if (bias.kind == distance_bias::form::linear) {
     const bool behind = nearest > 0 || (nearest == 0 && distance >= 0);
-    return static_cast<float>((behind ? bias.behind : bias.ahead)[head] * static_cast<double>(distance - nearest) *
-                              score_unit);
+    return static_cast<float>((behind ? bias.behind : bias.ahead)[head] *
+                              static_cast<double>(distance - nearest) * score_unit);
   }
   const position inside = (std::clamp)(distance, bias.first, bias.last);
   return bias.values[head * bias.stride + (inside - bias.first)];
@@ -79,8 +79,8 @@ inline HWY_NOINLINE void add_linear_bias(const score_panel& panel) {
   HWY_ALIGN float start[2 * vector_slack] = {}, later[2 * vector_slack] = {}, earlier[2 * vector_slack] = {};
   bool one_sided = true;
   for (index_t x = 0; x < panel.queries; ++x) {
-    const position nearest = panel.nearest[x],
-                   distance = panel.problem.queries[panel.first_query + x] - panel.problem.keys[panel.first_key];
+    const position nearest = panel.nearest[x], distance = panel.problem.queries[panel.first_query + x] -
+                                                          panel.problem.keys[panel.first_key];
     start[x] = static_cast<float>(distance - nearest);
     // To which line an element belongs: to one for all where the nearest key lies to one side.
     later[x] = nearest < 0 ? ahead : behind;
@@ -140,7 +140,7 @@ inline HWY_NOINLINE void mask_scores(const score_panel& panel) {
   }
   // The two ranges of every query, as rows of the panel.
   HWY_ALIGN float base_begin[2 * vector_slack] = {}, base_end[2 * vector_slack] = {},
-                  open_begin[2 * vector_slack] = {}, open_end[2 * vector_slack] = {};
+                                 open_begin[2 * vector_slack] = {}, open_end[2 * vector_slack] = {};
   const auto row_of = [&](index_t key) {
     return static_cast<float>((std::clamp)(key - panel.first_key, index_t{0}, panel.keys));
   };
@@ -165,7 +165,7 @@ inline HWY_NOINLINE void mask_scores(const score_panel& panel) {
   }
 }
 
-/// Turns scores into weights 4^(s − m) with m the largest score of a query so far; the state of the queries
+/// Makes scores into weights 4^(s − m) with m the largest score of a query so far; the state of the queries
 /// follows. `keep` becomes what everything summed before has to be multiplied by.
 inline HWY_NOINLINE void softmax_panel(float* scores, index_t keys, float* largest, float* total,
                                        float* keep) {

@@ -57,12 +57,13 @@ HWY_INLINE row_range rows_in_reach(const key_run& run, position query, position 
 /// The rows of a run that query row `row` sees, elements aside.
 inline HWY_NOINLINE row_bounds bounds_in(const attention_problem& problem, index_t row, const key_run& run) {
   const position query = problem.queries[row];
-  row_bounds seen{
-      rows_in_reach(run, query, problem.farthest_behind, problem.farthest_ahead, problem.chunk), {}};
+  row_bounds seen{rows_in_reach(run, query, problem.farthest_behind, problem.farthest_ahead, problem.chunk),
+                  {}};
   if (!problem.bounds) return seen;
   const row_bounds& by_rows = problem.bounds[row];
   seen.base = intersection(seen.base, by_rows.base);
-  seen.open = intersection(rows_in_reach(run, query, problem.window_behind, problem.window_ahead, 0), by_rows.open);
+  seen.open =
+      intersection(rows_in_reach(run, query, problem.window_behind, problem.window_ahead, 0), by_rows.open);
   if (is_empty(seen.base)) seen.base = {run.begin, run.begin};
   if (is_empty(seen.open)) seen.open = {run.begin, run.begin};
   return seen;
@@ -111,27 +112,22 @@ HWY_INLINE sight sight_of(const attention_problem& problem, const position_span&
 /// none is seen. A linear bias is added relative to it: far-away keys then cost no bits.
 inline HWY_NOINLINE position nearest_distance(const attention_problem& problem, index_t row) {
   const position query = problem.queries[row];
-  position nearest = 0;
-  bool found = false;
-  const auto see = [&](position distance) {
-    const auto size = [](position d) { return d < 0 ? -d : d; };
-    if (!found || size(distance) < size(nearest)) nearest = distance, found = true;
+  constexpr position none = (std::numeric_limits<position>::max)();
+  position behind = none, ahead = none;  // distances to the nearest key on either side
+  const auto see = [&](position first, position last) {
+    if (query >= first) behind = (std::min)(behind, query > last ? query - last : 0);
+    if (query <= last) ahead = (std::min)(ahead, query < first ? first - query : 0);
   };
-  if (!problem.runs) {
+  if (!problem.runs)
     for (index_t j = problem.valid_keys.begin; j < problem.valid_keys.end; ++j)
-      if (problem.sees(row, j)) see(query - problem.keys[j]);
-    return nearest;
-  }
+      if (problem.sees(row, j)) see(problem.keys[j], problem.keys[j]);
   for (index_t n = 0; n < problem.run_count; ++n) {
     const key_run& run = problem.runs[n];
     const row_bounds seen = bounds_in(problem, row, run);
-    for (const row_range& rows : {seen.base, seen.open}) {
-      if (is_empty(rows)) continue;
-      const position first = run.first + (rows.begin - run.begin), last = run.first + (rows.end - 1 - run.begin);
-      see(query > last ? query - last : query < first ? query - first : 0);
-    }
+    for (const row_range& rows : {seen.base, seen.open})
+      if (!is_empty(rows)) see(run.first + (rows.begin - run.begin), run.first + (rows.end - 1 - run.begin));
   }
-  return nearest;
+  return ahead == none ? (behind == none ? 0 : behind) : behind == none ? -ahead : 0;
 }
 
 /// The bias of a head at the distance of the nearest key, in nats: what a linear bias left out of every score of a row.

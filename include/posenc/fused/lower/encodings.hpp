@@ -12,9 +12,9 @@
 /// | scale | | once per query and head |
 ///
 /// What can be refused is refused here, before any output is written: the scale is evaluated at every query,
-/// tokens are looked up in the tables of multi-axis rotations, a diagonal is filled; a bias by element is tried
-/// on one pair of tokens for every head. What an encoding's functions throw later, inside the kernels, reaches
-/// the caller under every executor.
+/// tokens are looked up in the tables of multi-axis rotations and by check_rotate, a diagonal is filled; a bias by
+/// element is tried on one pair of tokens for every head. What an encoding's functions throw later, inside the
+/// kernels, reaches the caller under every executor.
 ///
 /// A diagonal ends where the bias stops changing (`bias_reach`) or at the distances of the call.
 #pragma once
@@ -107,8 +107,8 @@ template <class E>
 [[nodiscard]] std::optional<position> checked_reach(const E& encoding) {
   if constexpr (has_bias_reach<E>) {
     const position reach = encoding.bias_reach();
-    require(reach >= 0 && reach <= position_limit, "fused attention: bias_reach() of this encoding is ", reach,
-            "; it is a distance, not negative");
+    require(reach >= 0 && reach <= position_limit, "fused attention: bias_reach() of this encoding is ",
+            reach, "; it is a distance, not negative");
     return reach;
   } else {
     return std::nullopt;
@@ -136,8 +136,7 @@ template <class E>
       if (plan.distances.count() <= 0) return plan;
       // Scattered positions may span any distance; then a table costs more than it saves. And kernels that read
       // it count a tile beyond a distance, which must not be the last number there is.
-      const bool is_near =
-          all.first > -attention_problem::no_limit && all.last < attention_problem::no_limit;
+      const bool is_near = all.first > -attention_problem::no_limit && all.last < attention_problem::no_limit;
       if (is_near && plan.distances.count() <= problem.query_tokens + problem.key_tokens + 4096) {
         plan.kind = distance_bias::form::diagonal;
         plan.bytes = heads * static_cast<std::size_t>(plan.distances.count()) * sizeof(float);
@@ -170,8 +169,8 @@ void lower_bias([[maybe_unused]] const E& encoding, const bias_plan& plan, [[may
       auto* const slopes = static_cast<double*>(memory);
       for (index_t h = 0; h < problem.heads; ++h) {
         const bias_line line = encoding.linear_bias(static_cast<int>(h));
-        require(is_finite(line.behind) && is_finite(line.ahead), "fused attention: the linear bias of head ", h,
-                " has slopes ", line.behind, " and ", line.ahead);
+        require(is_finite(line.behind) && is_finite(line.ahead), "fused attention: the linear bias of head ",
+                h, " has slopes ", line.behind, " and ", line.ahead);
         slopes[h] = line.behind;
         slopes[problem.heads + h] = line.ahead;
       }
@@ -217,7 +216,24 @@ inline void check_rotation(const rotation& rotary, const attention_problem& prob
   if (rotary.text_follows || problem.queries.places) return;
   for (index_t i = problem.valid_queries.begin; i < problem.valid_queries.end; ++i)
     rotary.check_token(problem.queries[i]);
-  for (index_t j = problem.valid_keys.begin; j < problem.valid_keys.end; ++j) rotary.check_token(problem.keys[j]);
+  for (index_t j = problem.valid_keys.begin; j < problem.valid_keys.end; ++j)
+    rotary.check_token(problem.keys[j]);
+}
+
+/// True where a rotation by a sum of positions is one by either and then by the other for all tokens of the problem: on
+/// one axis, and for text under a rotation of several, which stands at the same place on all of them.
+[[nodiscard]] inline bool splits_positions(const rotation& rotary, const attention_problem& problem) {
+  if (rotary.depends_on_offset_only()) return true;
+  if (!rotary.framework_frequencies.empty() || problem.queries.places || problem.keys.places) return false;
+  const auto table = static_cast<position>(rotary.axis_positions_of_token.size());
+  const auto is_text = [table](const row_positions& positions, const row_range& rows) {
+    const position_bounds bounds = bounds_of(positions, rows);
+    return rows.begin >= rows.end || table == 0 || bounds.lowest >= table || bounds.highest < 0;
+  };
+  constexpr int extra = 3;  // where text stands still
+  return std::find(rotary.axis_of_pair.begin(), rotary.axis_of_pair.end(), extra) ==
+             rotary.axis_of_pair.end() &&
+         is_text(problem.queries, problem.valid_queries) && is_text(problem.keys, problem.valid_keys);
 }
 
 /// Checks every rotation that an encoding is made of.
@@ -228,6 +244,12 @@ void check_rotations(const E& encoding, const attention_problem& problem) {
   } else if constexpr (requires { encoding.first, encoding.second; }) {
     check_rotations(encoding.first, problem);
     check_rotations(encoding.second, problem);
+  } else if constexpr (checks_rotate<E>) {
+    for (index_t i = problem.valid_queries.begin; i < problem.valid_queries.end; ++i)
+      encoding.check_rotate(problem.head_dim, problem.queries[i]);
+    if (problem.keys_are_rotated) return;
+    for (index_t j = problem.valid_keys.begin; j < problem.valid_keys.end; ++j)
+      encoding.check_rotate(problem.head_dim, problem.keys[j]);
   }
 }
 
@@ -273,6 +295,7 @@ void lower_doors(const E& encoding, attention_problem& problem) {
     if constexpr (lowers_to_rotation<E>) {
       const rotation& rotary = encoding.lowered();
       if (rotary.rotary_dim > 0) problem.rotary = &rotary;
+      problem.splits_positions = splits_positions(rotary, problem);
     } else {
       problem.callbacks.rotate = call_rotate<E>;
     }

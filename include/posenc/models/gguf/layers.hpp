@@ -21,6 +21,7 @@
 #include <initializer_list>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,7 +34,8 @@
 
 #include <posenc/errors.hpp>
 #include <posenc/models/description.hpp>
-#include <posenc/models/gguf.hpp>
+#include <posenc/models/families/nearest.hpp>
+#include <posenc/models/gguf/file.hpp>
 #include <posenc/rope/axes.hpp>
 #include <posenc/rope/pairing.hpp>
 
@@ -95,10 +97,14 @@ class reader {
     out_.model_type = architecture_;
     pairing_ = pairing_of_architecture();
     out_.layers = needed("block_count", 1, most_layers);
-    out_.heads = widest_of("attention.head_count").value_or(0);
-    out_.kv_heads = widest_of("attention.head_count_kv").value_or(out_.heads);
+    if (is({"baichuan"}) && out_.layers == 40) pairing_.reset();  // the 13 B model has ALiBi
+    heads_ = per_layer("attention.head_count");
+    kv_heads_ = file_.find(key_of("attention.head_count_kv")) ? per_layer("attention.head_count_kv") : heads_;
+    out_.heads = *std::max_element(heads_.begin(), heads_.end());
+    out_.kv_heads = *std::max_element(kv_heads_.begin(), kv_heads_.end());
     out_.context_length = count("context_length", 1, most_positions);
     pairing_ ? read_rotary() : read_other_kind();
+    report_unread();
     std::erase_if(out_.encodings, [](const encoding_description& one) { return one.layers.empty(); });
     check_ropes(out_);
     return std::move(out_);
@@ -110,8 +116,11 @@ class reader {
 
   // ---- Access to "[architecture].key" -------------------------------------------------------------------
 
+  /// The whole name of a key; notes that it was read.
   [[nodiscard]] std::string key_of(std::string_view key) const {
-    return architecture_ + "." + std::string(key);
+    std::string name = architecture_ + "." + std::string(key);
+    read_.insert(name);
+    return name;
   }
   [[nodiscard]] std::optional<double> number(std::string_view key) const {
     const auto value = file_.number(key_of(key));
@@ -133,12 +142,21 @@ class reader {
     if (!value) refuse("there is no key ", key_of(key));
     return *value;
   }
-  /// The largest entry of a key that is one integer or one per layer.
-  [[nodiscard]] std::optional<index_t> widest_of(std::string_view key) const {
+  /// The value of each layer of a key that is one integer or one per layer; zeros where there is no such key.
+  [[nodiscard]] std::vector<index_t> per_layer(std::string_view key) const {
+    const auto layers = static_cast<std::size_t>(out_.layers);
     const auto values = file_.integers(key_of(key));
-    if (!values || values->empty()) return std::nullopt;
+    if (!values || values->empty()) return std::vector<index_t>(layers, 0);
     for (const std::int64_t value : *values) check_count(key, value, 0, widest);
-    return *std::max_element(values->begin(), values->end());
+    if (!is_list(key)) return std::vector<index_t>(layers, values->front());
+    if (values->size() < layers)
+      fail<format_error>("GGUF: key ", key_of(key), " lists ", values->size(), " layers of ", layers);
+    return {values->begin(), values->begin() + out_.layers};
+  }
+  /// True when the key holds an array.
+  [[nodiscard]] bool is_list(std::string_view key) const {
+    const gguf_value* found = file_.find(key_of(key));
+    return found != nullptr && std::holds_alternative<gguf_array>(found->value);
   }
   template <class... Parts>
   [[noreturn]] void refuse(const Parts&... parts) const {
@@ -162,18 +180,52 @@ class reader {
     if (listed(interleaved_architectures)) return pairing::interleaved;
     if (listed(half_split_architectures)) return pairing::half_split;
     if (listed(other_architectures)) return std::nullopt;
-    std::string known;
-    const auto name_all = [&](const auto& list) {
-      for (const std::string_view one : list) known.append(known.empty() ? "" : ", ").append(one);
-    };
-    name_all(interleaved_architectures), name_all(half_split_architectures), name_all(other_architectures);
-    refuse("this architecture is not known, and which channels pair up is not guessed; known are ", known);
+    std::vector<std::string_view> known(interleaved_architectures.begin(), interleaved_architectures.end());
+    known.insert(known.end(), half_split_architectures.begin(), half_split_architectures.end());
+    known.insert(known.end(), other_architectures.begin(), other_architectures.end());
+    std::string nearest;
+    for (const std::string_view one : nearest_names(architecture_, known, 3))
+      nearest.append(nearest.empty() ? "" : ", ").append(one);
+    refuse(
+        "this architecture is not known, and which channels pair up is not guessed; the known ones nearest "
+        "in "
+        "name are ",
+        nearest, " (docs/models.md has them all)");
   }
 
   [[nodiscard]] std::vector<index_t> all_layers(index_t count) const {
     std::vector<index_t> layers;
     for (index_t i = 0; i < count; ++i) layers.push_back(i);
     return layers;
+  }
+
+  /// Keys of rotations, masks and widths that nothing has read.
+  void report_unread() {
+    std::vector<std::string_view> left;
+    for (const auto& [key, value] : file_.metadata)
+      if (key.starts_with(architecture_ + ".") && !read_.contains(key) &&
+          speaks_of_positions(std::string_view(key).substr(architecture_.size() + 1)))
+        left.push_back(key);
+    if (left.empty()) return;
+    constexpr std::size_t shown = 8;
+    std::string names;
+    for (std::size_t n = 0; n < (std::min)(left.size(), shown); ++n)
+      names.append(n == 0 ? "" : ", ").append(left[n]);
+    if (left.size() > shown)
+      names.append(" and ").append(std::to_string(left.size() - shown)).append(" more");
+    warn("not read: the ", left.size() == 1 ? "key " : "keys ", names);
+  }
+  /// True for a key whose name speaks of positions, widths, layers or masks.
+  [[nodiscard]] static bool speaks_of_positions(std::string_view key) {
+    constexpr std::array words{std::string_view{"rope"},     std::string_view{"attention."},
+                               std::string_view{"attn_"},    std::string_view{"sliding"},
+                               std::string_view{"position"}, std::string_view{"alibi"},
+                               std::string_view{"interval"}, std::string_view{"temperature"}};
+    constexpr std::array harmless{std::string_view{"norm"}, std::string_view{"lora_rank"},
+                                  std::string_view{"final_logit"}};
+    const auto has = [&](std::string_view word) { return key.find(word) != key.npos; };
+    return std::any_of(words.begin(), words.end(), has) &&
+           std::none_of(harmless.begin(), harmless.end(), has);
   }
 
   // ---- Encodings other than RoPE ------------------------------------------------------------------------
@@ -184,9 +236,11 @@ class reader {
     encoding.layers = all_layers(out_.layers);
     encoding.causal = file_.boolean(key_of("attention.causal")).value_or(!is({"bert", "jina-bert-v2"}));
     if (is({"t5", "t5encoder"})) return read_t5();
-    if (!is({"mamba", "mamba2", "rwkv6"})) {
-      encoding.softmax_scale = softmax_scale(head_dim(false));
-      const double fixed = is({"bloom", "refact", "jina-bert-v2"}) ? 8 : 0;
+    encoding.attends = !is({"mamba", "mamba2", "rwkv6"});
+    if (encoding.attends) {
+      set_widths(encoding, out_.heads, out_.kv_heads, false);
+      encoding.softmax_scale = softmax_scale(encoding.head_dim, out_.heads);
+      const double fixed = is({"bloom", "refact", "jina-bert-v2", "baichuan"}) ? 8 : 0;
       const double bias_max = number("attention.max_alibi_bias").value_or(fixed);
       if (bias_max > 0) {
         if (out_.heads == 0) refuse("there is no key ", key_of("attention.head_count"));
@@ -217,6 +271,7 @@ class reader {
       encoding.layers = all_layers(layers);
       encoding.softmax_scale = 1;
       encoding.causal = !bidirectional;
+      set_widths(encoding, out_.heads, out_.kv_heads, false);
       out_.encodings.push_back(std::move(encoding));
     };
     const index_t encoder_layers = out_.layers;
@@ -231,13 +286,16 @@ class reader {
 
   struct layer_kind {
     bool local = false, rotates = true, recurrent = false;
+    index_t heads = 0, kv_heads = 0;
     bool operator<(const layer_kind& other) const {
-      return std::tie(local, rotates, recurrent) < std::tie(other.local, other.rotates, other.recurrent);
+      return std::tie(local, rotates, recurrent, heads, kv_heads) <
+             std::tie(other.local, other.rotates, other.recurrent, other.heads, other.kv_heads);
     }
   };
 
   void read_rotary() {
     if (!out_.context_length) refuse("there is no key ", key_of("context_length"));
+    (void)file_.find(key_of("rope.scaling.finetuned"));  // how the model was trained, but for Granite
     read_divisors();
     window_ = local_window();
     const std::vector<bool> local = local_layers();
@@ -273,9 +331,7 @@ class reader {
     if (window_ == 0) return local;
     index_t period = default_period();
     if (const auto pattern = file_.integers(key_of("attention.sliding_window_pattern"))) {
-      const bool is_list =
-          std::holds_alternative<gguf_array>(file_.find(key_of("attention.sliding_window_pattern"))->value);
-      if (is_list) {
+      if (is_list("attention.sliding_window_pattern")) {
         if (pattern->size() < count)
           fail<format_error>("GGUF: key ", key_of("attention.sliding_window_pattern"), " lists ",
                              pattern->size(), " layers of ", count);
@@ -292,16 +348,22 @@ class reader {
   }
 
   [[nodiscard]] layer_kind kind_of(index_t layer, bool local) const {
+    const auto i = static_cast<std::size_t>(layer);
     if (is({"qwen3next", "qwen35", "qwen35moe"})) {
       const index_t every = count("full_attention_interval", 1, most_layers).value_or(4);
-      if ((layer + 1) % every != 0) return {false, false, true};
+      if ((layer + 1) % every != 0) return {false, false, true, 0, 0};
     }
+    // Layers without attention in files whose other layers have it (LFM2, Falcon-H1's kin, pruned models).
+    if (out_.kv_heads > 0 && kv_heads_[i] == 0) return {false, false, true, 0, 0};
     bool rotates = true;
     if (is({"cohere2"})) rotates = local;
     if (is({"exaone4"})) rotates = local || window_ == 0;
     if (is({"smollm3"})) rotates = (layer + 1) % 4 != 0;
     if (is({"llama4"})) rotates = window_ == 0 || (layer + 1) % 4 != 0;
-    return {local, rotates, false};
+    // Granite says by this key whether it rotates.
+    if (is({"granite", "granitemoe", "granitehybrid"}))
+      rotates = file_.boolean(key_of("rope.scaling.finetuned")).value_or(true);
+    return {local, rotates, false, heads_[i], kv_heads_[i]};
   }
 
   [[nodiscard]] encoding_description describe(const layer_kind& kind) {
@@ -315,6 +377,7 @@ class reader {
                           : kind.local && is({"llama4"}) ? "chunked_attention"
                           : kind.local                   ? "sliding_attention"
                                                          : "full_attention";
+    encoding.attends = !kind.recurrent;
     if (kind.recurrent) return encoding;
     if (kind.local) {
       if (is({"llama4"}))
@@ -325,8 +388,10 @@ class reader {
         encoding.lookback = window_ - 1;
     }
     if (is({"gemma2"})) encoding.softcap = number("attn_logit_softcapping").value_or(50);
-    const index_t width = head_dim(kind.local);
-    encoding.softmax_scale = softmax_scale(width);
+    if (is({"grok"})) encoding.softcap = number("attn_logit_softcapping").value_or(30);
+    set_widths(encoding, kind.heads, kind.kv_heads, kind.local);
+    const index_t width = encoding.head_dim;
+    encoding.softmax_scale = softmax_scale(width, kind.heads);
     const auto temperature = number("attention.temperature_scale");
     if (is({"llama4"}) && !kind.rotates)
       encoding.position_scale = logit_scale::llama4(temperature.value_or(0.1),
@@ -337,29 +402,50 @@ class reader {
     return encoding;
   }
 
-  [[nodiscard]] index_t head_dim(bool local) const {
-    if (const auto latent = count("attention.key_length_mla", 1, widest_head)) return *latent;
+  void set_widths(encoding_description& encoding, index_t heads, index_t kv_heads, bool local) const {
+    encoding.heads = heads;
+    encoding.kv_heads = kv_heads;
+    encoding.head_dim = head_dim("key", heads, local);
+    encoding.value_dim = head_dim("value", heads, local);
+    // Multi-head latent attention: keys and values of every head come from one latent row.
+    if (count("attention.key_length_mla", 1, widest_head)) encoding.kv_heads = heads;
+    if (encoding.kv_heads > 0 && heads % encoding.kv_heads != 0)
+      refuse("attention.head_count ", heads, " is no multiple of attention.head_count_kv ",
+             encoding.kv_heads);
+  }
+
+  /// Channels of a key or of a value.
+  [[nodiscard]] index_t head_dim(const std::string& of, index_t heads, bool local) const {
+    const std::string key = "attention." + of + "_length";
+    if (const auto latent = count(key + "_mla", 1, widest_head)) return *latent;
     if (local)
-      if (const auto width = count("attention.key_length_swa", 1, widest_head)) return *width;
-    if (const auto width = count("attention.key_length", 1, widest_head)) return *width;
-    if (out_.heads == 0) refuse("there is no key ", key_of("attention.head_count"));
-    const index_t width = needed("embedding_length", 1, widest) / out_.heads;
+      if (const auto width = count(key + "_swa", 1, widest_head)) return *width;
+    if (const auto width = count(key, 1, widest_head)) return *width;
+    if (heads == 0) refuse("there is no key ", key_of("attention.head_count"));
+    const index_t width = needed("embedding_length", 1, widest) / heads;
     check_count("embedding_length", width, 1, widest_head);
     return width;
   }
 
-  [[nodiscard]] double softmax_scale(index_t width) const {
+  [[nodiscard]] double softmax_scale(index_t width, index_t heads) const {
     if (const auto stated = number("attention.scale"); stated && *stated != 0) return *stated;
     if (is({"gemma3n", "gemma4"})) return 1;
+    if (is({"grok"}))
+      return number("attention.output_scale").value_or(1 / std::sqrt(static_cast<double>(width)));
     // The 27 B models of Gemma 2 and 3 scale by the width of the model over its heads.
     const bool large_gemma = (is({"gemma2"}) && out_.layers == 46) || (is({"gemma3"}) && out_.layers == 62);
-    if (large_gemma && out_.heads > 0) width = needed("embedding_length", 1, widest) / out_.heads;
+    if (large_gemma && heads > 0) width = needed("embedding_length", 1, widest) / heads;
     return 1 / std::sqrt(static_cast<double>(width));
   }
 
-  [[nodiscard]] double original_context() const {
-    return static_cast<double>(
-        count("rope.scaling.original_context_length", 1, most_positions).value_or(*out_.context_length));
+  [[nodiscard]] double original_context() {
+    if (const auto stated = count("rope.scaling.original_context_length", 1, most_positions))
+      return static_cast<double>(*stated);
+    if (!warned_original_)
+      warn("there is no key ", key_of("rope.scaling.original_context_length"), ": context_length ",
+           *out_.context_length, " is taken for it");
+    warned_original_ = true;
+    return static_cast<double>(*out_.context_length);
   }
 
   void describe_rope(const layer_kind& kind, index_t width, encoding_description& encoding) {
@@ -432,7 +518,7 @@ class reader {
     return position_interpolation{.factor = factor};
   }
 
-  [[nodiscard]] yarn yarn_of(double factor, double attn_factor, encoding_description& encoding) const {
+  [[nodiscard]] yarn yarn_of(double factor, double attn_factor, encoding_description& encoding) {
     const double extension = number("rope.scaling.yarn_ext_factor").value_or(-1);
     if (extension > 0 && extension != 1)
       refuse("rope.scaling.yarn_ext_factor ", extension, ": only 0 and 1 are known");
@@ -448,13 +534,13 @@ class reader {
       // mscale is not in the file; it equals mscale_all_dim in the published models.
       scheme.attention_factor = attn_factor * (all_dim == 0 ? yarn::attention_factor_of(factor, 1) : 1);
     } else {
-      scheme.attention_factor =
-          attn_factor * yarn::attention_factor_of(factor, 1) / (all_dim == 0 ? 1 : yarn::attention_factor_of(factor, all_dim));
+      scheme.attention_factor = attn_factor * yarn::attention_factor_of(factor, 1) /
+                                (all_dim == 0 ? 1 : yarn::attention_factor_of(factor, all_dim));
     }
     return scheme;
   }
 
-  [[nodiscard]] longrope longrope_of(double attn_factor) const {
+  [[nodiscard]] longrope longrope_of(double attn_factor) {
     longrope scheme;
     for (const auto& [name, list] : {std::pair{"rope_factors_short.weight", &scheme.short_factor},
                                      std::pair{"rope_factors_long.weight", &scheme.long_factor}}) {
@@ -499,13 +585,15 @@ class reader {
     return values;
   }
 
+  mutable std::set<std::string, std::less<>> read_;
   const gguf_file& file_;
   const tensor_source& tensor_bytes_;
   gguf_options options_;
   std::string architecture_;
   std::optional<posenc::pairing> pairing_;
+  std::vector<index_t> heads_, kv_heads_;  // of each layer
   index_t window_ = 0;
-  bool warned_base_ = false;
+  bool warned_base_ = false, warned_original_ = false;
   std::vector<double> divisors_;
   model_description out_;
 };
@@ -540,9 +628,12 @@ class reader {
 /// \throws format_error also when the file cannot be read.
 [[nodiscard]] inline model_description read_gguf_model(const std::filesystem::path& path,
                                                        const gguf_options& options = {}) {
-  const gguf_file file = read_gguf(path);
-  return describe_gguf(
-      file, [&](const gguf_tensor& tensor) { return read_tensor_bytes(path, tensor); }, options);
+  return detail::naming_the_file(path, [&] {
+    detail::file_bytes source{path};
+    const gguf_file file = detail::gguf_parser{source, source.size()}.parse();
+    return describe_gguf(
+        file, [&](const gguf_tensor& tensor) { return read_tensor_bytes(path, tensor); }, options);
+  });
 }
 
 }  // namespace posenc::inline v0_2

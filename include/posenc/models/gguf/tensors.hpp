@@ -22,7 +22,7 @@
 #include <Eigen/Core>
 
 #include <posenc/errors.hpp>
-#include <posenc/models/gguf.hpp>
+#include <posenc/models/gguf/file.hpp>
 #include <posenc/positions.hpp>
 #include <posenc/views.hpp>
 

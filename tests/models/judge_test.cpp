@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// The config.json reader against what transformers' own attention classes do (tools/judge_transformers.py): heads,
+/// widths, scale, softcap, sinks, masks and rotations of every layer, or a refusal.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <posenc/models.hpp>
+
+#include "golden.hpp"
+
+namespace {
+
+using nlohmann::json;
+using posenc::encoding_description;
+using posenc::encoding_kind;
+using posenc::index_t;
+using posenc::model_description;
+
+/// The encoding of a layer of one side; nullptr if there is none.
+const encoding_description* find(const model_description& model, const std::string& side, index_t layer) {
+  const encoding_description* found = nullptr;
+  for (const auto& one : model.encodings) {
+    const bool is_side = one.layer_type == "encoder" || one.layer_type == "decoder";
+    const bool fits = !is_side || side.empty() || one.layer_type == side;
+    if (fits && std::find(one.layers.begin(), one.layers.end(), layer) != one.layers.end() &&
+        found == nullptr)
+      found = &one;
+  }
+  return found;
+}
+
+/// What differs between a description and what the class did, in words; empty if nothing does.
+std::string difference(const encoding_description& ours, const json& theirs, bool permutes,
+                       const std::vector<double>& factors) {
+  std::string said;
+  const auto compare = [&](const char* what, double a, double b, double tolerance) {
+    if (!(std::abs(a - b) <= tolerance * (std::abs(b) + 1e-30)))
+      said += std::string(what) + " " + std::to_string(a) + " and " + std::to_string(b) + "; ";
+  };
+  if (!ours.attends) return "no attention; ";
+  compare("heads", static_cast<double>(ours.heads), theirs.at("heads").get<double>(), 0);
+  compare("kv_heads", static_cast<double>(ours.kv_heads), theirs.at("kv_heads").get<double>(), 0);
+  compare("head_dim", static_cast<double>(ours.head_dim), theirs.at("head_dim").get<double>(), 0);
+  compare("value_dim", static_cast<double>(ours.value_dim), theirs.at("value_dim").get<double>(), 0);
+  if (theirs.at("scale").is_number())
+    compare("scale", ours.softmax_scale.value_or(0), theirs.at("scale").get<double>(), 1e-6);
+  compare("softcap", ours.softcap, theirs.at("softcap").get<double>(), 0);
+  if (ours.learned_sinks != theirs.at("sinks").get<bool>()) said += "sinks; ";
+
+  const json& mask = theirs.at("mask");
+  if (mask.is_null()) {
+    if (ours.causal && theirs.at("no_mask").get<bool>()) said += "causal, where the class has no mask; ";
+  } else if (mask.contains("chunk")) {
+    if (ours.chunk != mask.at("chunk").get<posenc::position>()) said += "chunk; ";
+  } else if (!mask.contains("other")) {
+    const auto bound = [](const json& value) {
+      return value.is_null() ? std::optional<posenc::position>() : value.get<posenc::position>();
+    };
+    const auto ahead = ours.causal ? std::optional<posenc::position>(0) : ours.lookahead;
+    if (ours.lookback != bound(mask.at("back"))) said += "lookback; ";
+    if (ahead != bound(mask.at("ahead"))) said += "lookahead; ";
+  }
+
+  const json& turned = theirs.at("rotation");
+  const bool rotates = ours.kind() == encoding_kind::rope && *ours.rope().options.rotary_dim > 0;
+  if (rotates != !turned.is_null()) return said + (rotates ? "rotates; " : "does not rotate; ");
+  if (!rotates) return said;
+  const posenc::rope_description& rope = ours.rope();
+  const auto made = posenc::make_rope<double>(rope, 40);
+  compare("first channel", static_cast<double>(rope.options.rotary_offset), turned.at("first").get<double>(),
+          0);
+  const bool interleaved = rope.options.pairing == posenc::pairing::interleaved;
+  // Classes that take interleaved weights apart hand on halves.
+  if (interleaved != (turned.at("pairing") == "interleaved") && !(permutes && interleaved))
+    said += "pairing; ";
+  // The slowest pairs do not move visibly within 40 tokens, so that the width that was seen may be too small.
+  if (*rope.options.rotary_dim < turned.at("channels").get<index_t>()) said += "fewer channels; ";
+  const json& pairs = turned.at("pairs");
+  const bool same_width = *rope.options.rotary_dim == turned.at("channels").get<index_t>();
+  for (std::size_t n = 0; n < pairs.size() && same_width; ++n) {
+    const double expected = turned.at("frequencies")[n].get<double>();
+    const double w = made.inv_freq()[pairs[n].get<std::size_t>()];
+    if (!(std::abs(w - expected) <= 2e-4 * std::abs(expected) + 2e-6))
+      said += "pair " + std::to_string(pairs[n].get<int>()) + " turns by " + std::to_string(w) + " and " +
+              std::to_string(expected) + "; ";
+  }
+  if (!factors.empty() && std::none_of(factors.begin(), factors.end(), [&](double f) {
+        return std::abs(f - made.attention_factor()) < 1e-5;
+      }))
+    said += "attention factor; ";
+  return said;
+}
+
+TEST(judge, descriptions_agree_with_the_classes_of_transformers) {
+  const json all = golden::cases("judge.json");
+  std::size_t agree = 0, refused = 0, layers = 0;
+  std::string refusals;
+  for (const json& row : all.at("cases")) {
+    const std::string type = row.at("type").get<std::string>();
+    std::optional<model_description> model;
+    try {
+      model = posenc::parse_huggingface(row.at("config").dump());
+    } catch (const std::invalid_argument& error) {
+      ++refused;
+      refusals += type + ": " + std::string(error.what()).substr(0, 200) + "\n";
+      continue;
+    }
+    std::string said;
+    for (const json& group : row.at("layers")) {
+      const std::string side = group.at("side").get<std::string>();
+      if (side == "cross") continue;
+      for (const json& index : group.at("layers")) {
+        const encoding_description* ours = find(*model, side, index.get<index_t>());
+        const std::string here = ours == nullptr ? "no such layer; "
+                                                 : difference(*ours, group, row.at("permutes").get<bool>(),
+                                                              row.at("factors").get<std::vector<double>>());
+        if (!here.empty() && said.empty()) said = side + " layer " + index.dump() + ": " + here;
+        ++layers;
+      }
+    }
+    EXPECT_EQ(said, "") << type;
+    if (said.empty()) ++agree;
+  }
+  EXPECT_GE(agree, 1u);
+  std::printf("%zu types agree in %zu layers, %zu are refused\n", agree, layers, refused);
+  if (std::getenv("POSENC_SHOW_REFUSALS") != nullptr) std::printf("%s", refusals.c_str());
+}
+
+}  // namespace
