@@ -532,7 +532,11 @@ class planned {
 namespace fused {
 // The instruction set is that of the translation unit (target.hpp): what depends on it lies in a namespace of its name,
 // so that translation units with different flags may meet in one program.
-inline namespace POSENC_FUSED_ISA {
+#if defined(POSENC_FUSED_DISPATCH_ONLY)
+inline namespace dispatched {
+#else
+inline namespace HWY_NAMESPACE {
+#endif
 
 /// A fused attention call without its tensors. It keeps a copy of the encoding and of the options; positions, sinks and
 /// dense masks stay the caller's memory and have to outlive it. One run at a time.

@@ -32,8 +32,6 @@ struct this_isa {
   [[nodiscard]] static fused_problem::kernel_table kernels() noexcept { return dispatched_table(); }
 };
 }  // namespace posenc::inline v0_2::detail::fused_kernels
-/// The namespace of what depends on the instruction set.
-#define POSENC_FUSED_ISA dispatched
 
 #else
 
@@ -66,6 +64,5 @@ HWY_AFTER_NAMESPACE();
 namespace posenc::inline v0_2::detail::fused_kernels {
 using HWY_NAMESPACE::this_isa;
 }  // namespace posenc::inline v0_2::detail::fused_kernels
-#define POSENC_FUSED_ISA HWY_NAMESPACE
 
 #endif
