@@ -363,18 +363,11 @@ TEST(guard, keys_that_nobody_reads_and_that_speak_of_positions) {
                  {"sparse_thing", nullptr},
                  {"use_local_thing", false}});
   config["local_list"] = json::array();
-<<<<<<< HEAD
-  EXPECT_TRUE(read(config, stated).warnings.empty());
+  EXPECT_EQ(read(config, stated).warnings.size(), 1u);
   for (const char* key :
        {"rope_ratio", "local_attention_span", "attention_sinks", "window_of_layers",
         "full_attention_interval_x", "global_layers", "qk_scaling", "nope_layers", "alibi_bias",
         "chunked_prefix", "partial_window", "kv_channels_x", "compress_every", "attn_logit_softcapping"}) {
-=======
-  EXPECT_EQ(read(config, stated).warnings.size(), 1u);
-  for (const char* key : {"rope_ratio", "local_attention_span", "attention_sinks", "window_of_layers", "full_attention_interval_x",
-                          "global_layers", "qk_scaling", "nope_layers", "alibi_bias", "chunked_prefix", "partial_window",
-                          "kv_channels_x", "compress_every", "attn_logit_softcapping"}) {
->>>>>>> models
     json with = config;
     with[key] = 2;
     EXPECT_REFUSAL(read(with, stated), std::invalid_argument, key);

@@ -134,24 +134,6 @@ TEST(judge, descriptions_agree_with_the_classes_of_transformers) {
       ++refused;
       refusals += type + ": " + std::string(error.what()).substr(0, 200) + "\n";
     }
-<<<<<<< HEAD
-    std::string said;
-    for (const json& group : row.at("layers")) {
-      const std::string side = group.at("side").get<std::string>();
-      if (side == "cross") continue;
-      for (const json& index : group.at("layers")) {
-        const encoding_description* ours = find(*model, side, index.get<index_t>());
-        const std::string here = ours == nullptr ? "no such layer; "
-                                                 : difference(*ours, group, row.at("permutes").get<bool>(),
-                                                              row.at("factors").get<std::vector<double>>());
-        if (!here.empty() && said.empty()) said = side + " layer " + index.dump() + ": " + here;
-        ++layers;
-      }
-    }
-    EXPECT_EQ(said, "") << type;
-    if (said.empty()) ++agree;
-=======
->>>>>>> models
   }
   EXPECT_GE(agree, 147u);
   EXPECT_LE(refused, 17u) << refusals;
@@ -179,12 +161,14 @@ TEST(judge, a_stated_pairing_alone_says_what_it_assumes) {
     config["model_type"] = "type_of_tomorrow";
     try {
       const model_description model = posenc::parse_huggingface(
-          config.dump(), {.pairing = interleaved ? posenc::pairing::interleaved : posenc::pairing::half_split});
+          config.dump(),
+          {.pairing = interleaved ? posenc::pairing::interleaved : posenc::pairing::half_split});
       const std::string said = first_difference(model, row, layers);
       if (said.empty()) ++agree;
       if (!said.empty()) others += type + ": " + said + "\n";
       ASSERT_FALSE(model.warnings.empty()) << type;
-      EXPECT_NE(model.warnings.front().find("is not known: described as a causal decoder"), std::string::npos);
+      EXPECT_NE(model.warnings.front().find("is not known: described as a causal decoder"),
+                std::string::npos);
     } catch (const std::exception&) {
       ++refused;
     }

@@ -159,13 +159,10 @@ enum trait : traits_t {
   rope_if_told = traits_t{1} << 40,         ///< rotates where "use_mem_rope" is true
   axes_by_ernie = traits_t{1} << 41,        ///< multi-axis rope: height and width alternately, then time
   axes_by_hunyuan = traits_t{1} << 42,      ///< axes split channels and not pairs: described for text
-<<<<<<< HEAD
   backwards = traits_t{1} << 43,            ///< rotates by −φ
-=======
-  backwards = traits_t{1} << 43,            ///< turns by −φ
-  needs_words = traits_t{1} << 44,          ///< the class's own pattern of layers is in no rule here: files list it
-  window_each_side = traits_t{1} << 45,     ///< an encoder whose "sliding_window" is a number of tokens to either side
->>>>>>> models
+  needs_words = traits_t{1} << 44,  ///< the class's own pattern of layers is in no rule here: files list it
+  window_each_side =
+      traits_t{1} << 45,  ///< an encoder whose "sliding_window" is a number of tokens to either side
 };
 
 /// A model class that rotates. A width or count of 0 means that config.json has to state it.

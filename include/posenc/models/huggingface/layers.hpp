@@ -94,7 +94,8 @@ class reader final : public rope_blocks {
         if (!config().has(key)) refuse("latent attention needs the key ", key);
     }
     if (!context()) refuse("needs the key max_position_embeddings");
-    warn(type_.empty() ? "the model type" : type_, " is not known: described as a causal decoder without sinks or softcap "
+    warn(type_.empty() ? "the model type" : type_,
+         " is not known: described as a causal decoder without sinks or softcap "
          "whose attention layers all rotate, as far as its file does not say otherwise");
     unknown_ = true;
   }
@@ -140,7 +141,8 @@ class reader final : public rope_blocks {
     // A list of the layers says how many there are where no number does.
     if (!first_count({"num_hidden_layers", "n_layer", "n_layers", "num_layers"}, 1, most_layers))
       for (const char* key : {"layer_types", "layers_block_type"})
-        if (const json* listed = config().find(key); listed != nullptr && listed->is_array() && !listed->empty() &&
+        if (const json* listed = config().find(key); listed != nullptr && listed->is_array() &&
+                                                     !listed->empty() &&
                                                      listed->size() <= static_cast<std::size_t>(most_layers))
           return static_cast<index_t>(listed->size());
     return layer_count(family_.layers);
@@ -650,19 +652,13 @@ class reader final : public rope_blocks {
   }
 
   [[nodiscard]] index_t head_dim_of(const layer_facts& kind) {
-<<<<<<< HEAD
     (void)config().has("head_dim");  // files of latent models have it, for the part that rotates
-    if (has_trait(latent))
-      return needed_count({"qk_nope_head_dim"}, widest_head, family_.still) +
-             needed_count({"qk_rope_head_dim"}, widest_head, family_.turning);
-=======
-    (void)config().has("head_dim");  // files of latent models have it, for the part that turns
     if (has_trait(latent)) {
       const index_t still = needed_count({"qk_nope_head_dim"}, widest_head, family_.still);
-      if (has_trait(no_rotation) && config().count("qk_rope_head_dim", 0, widest_head) == index_t{0}) return still;
+      if (has_trait(no_rotation) && config().count("qk_rope_head_dim", 0, widest_head) == index_t{0})
+        return still;
       return still + needed_count({"qk_rope_head_dim"}, widest_head, family_.turning);
     }
->>>>>>> models
     if (has_trait(global_head) && kind.sort == layer_sort::full)
       return first_count({"global_head_dim"}, 1, widest_head).value_or(512);
     if (has_trait(wide_heads)) {
