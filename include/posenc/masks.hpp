@@ -344,7 +344,7 @@ template <class T>
 /// \throws std::invalid_argument when there are no drafts or the words do not divide among query rows
 [[nodiscard]] inline visibility draft_tree(std::span<const std::uint64_t> bits, index_t drafts) {
   detail::require(drafts >= 1, "draft_tree: ", drafts, " drafts");
-  const index_t words = (drafts + 63) / 64;
+  const index_t words = (drafts - 1) / 64 + 1;
   detail::require(!bits.empty() && static_cast<index_t>(bits.size()) % words == 0,
                   "draft_tree: ", bits.size(), " words of bits are no whole number of rows of ", words,
                   " for ", drafts, " drafts");

@@ -43,6 +43,8 @@ class key_visibility {
         first_query_row_(first_query_row.value_or(key_tokens - query_tokens)),
         query_tokens_(query_tokens),
         key_tokens_(key_tokens) {
+    require(first_query_row_ >= -position_limit && first_query_row_ <= position_limit,
+            "attention: first_query_row ", first_query_row_, " is beyond ±(2^62 − 1)");
     if (!visible_.empty()) check_parts(heads);
   }
 
