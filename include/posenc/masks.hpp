@@ -46,7 +46,9 @@ enum class attention_mask : unsigned char {
   bidirectional,      ///< every key
   causal,             ///< keys whose position is not greater than the query's
   causal_from_first,  ///< query row i sees key rows 0 … i (PyTorch's is_causal; ONNX's without a past)
-  causal_to_last,     ///< the last query row sees every key, the one before it one less (flash-attention)
+  /// The last query row sees every key, the one before it one less (flash-attention); where first_query_row is given,
+  /// query row i sees key rows 0 … first_query_row + i.
+  causal_to_last,
 };
 using enum attention_mask;
 

@@ -42,6 +42,16 @@ TEST(edges, a_first_query_row_beyond_all_rows_is_refused) {
         std::invalid_argument, "first_query_row");
 }
 
+TEST(edges, a_mask_to_the_last_key_begins_at_the_first_query_row) {
+  // Two queries in a cache of five rows of which three are filled.
+  const matrix q = matrix::Zero(2, 1), k = matrix::Zero(5, 1), v = matrix::Identity(5, 5);
+  const matrix out = posenc::reference::attention(q, k, v, posenc::no_encoding{},
+                                                  {.mask = posenc::causal_to_last, .first_query_row = 1});
+  matrix expected(2, 5);
+  expected << 1.0f / 2, 1.0f / 2, 0, 0, 0, 1.0f / 3, 1.0f / 3, 1.0f / 3, 0, 0;
+  EXPECT_LE((out - expected).norm(), 1e-6f);
+}
+
 TEST(edges, a_draft_tree_of_the_largest_number_of_drafts_is_refused) {
   const std::vector<std::uint64_t> bits(5, 1);
   EXPECT_REFUSAL(

@@ -79,7 +79,7 @@ class key_visibility {
     visible_rows result{{0, key_tokens_}, {0, key_tokens_}, {}};
     if (mask_ == causal_from_first) result.ordered.end = (std::min)(i + 1, key_tokens_);
     if (mask_ == causal_to_last)
-      result.ordered.end = (std::clamp)(i + 1 + key_tokens_ - query_tokens_, index_t{0}, key_tokens_);
+      result.ordered.end = (std::clamp)(key_row_of(i) + 1, index_t{0}, key_tokens_);
     if (visible_.empty()) return result;
     const visibility_parts& p = visible_.parts();
     if (!p.key_documents.empty()) result.inside = document_of(i);
