@@ -58,7 +58,7 @@ struct row_range {
   index_t end = 0;
 };
 
-/// How far a query sees, in tokens. A bound that is not given does not limit.
+/// How far a query sees, in tokens. A bound that is not given, or that lies beyond position_limit, does not limit.
 struct attention_window {
   std::optional<position> lookback{};   ///< query − key ≤ lookback for the keys that are seen
   std::optional<position> lookahead{};  ///< key − query ≤ lookahead

@@ -45,6 +45,9 @@ class key_visibility {
         key_tokens_(key_tokens) {
     require(first_query_row_ >= -position_limit && first_query_row_ <= position_limit,
             "attention: first_query_row ", first_query_row_, " is beyond ±(2^62 − 1)");
+    // Kernels know no limit beyond that of positions.
+    for (std::optional<position>* const bound : {&window_.lookback, &window_.lookahead})
+      if (*bound && **bound > position_limit) bound->reset();
     if (!visible_.empty()) check_parts(heads);
   }
 
