@@ -14,6 +14,7 @@
 #include <new>
 #include <thread>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #if defined(_OPENMP)
@@ -104,12 +105,15 @@ class executor_ref {
 ///     posenc::fused::thread_pool pool(4);
 ///     posenc::fused::attention(q, k, v, rope, options, {.executor = pool});
 class thread_pool {
+  struct state;
+
  public:
   /// \param workers how many run tasks, the calling thread included; the machine's own number when 0
-  explicit thread_pool(index_t workers = 0) {
+  /// \throws std::system_error when the machine starts no more threads
+  explicit thread_pool(index_t workers = 0) : thread_pool(std::make_unique<state>()) {
+    // The pool is made: where a thread cannot be started, the destructor ends those that were.
     if (workers <= 0)
       workers = (std::max)(index_t{1}, static_cast<index_t>(std::thread::hardware_concurrency()));
-    state_ = std::make_unique<state>();
     for (index_t worker = 1; worker < workers; ++worker)
       threads_.emplace_back([s = state_.get(), worker] { s->serve(worker); });
   }
@@ -136,6 +140,8 @@ class thread_pool {
   }
 
  private:
+  explicit thread_pool(std::unique_ptr<state> made) noexcept : state_(std::move(made)) {}
+
   struct state {
     std::mutex mutex, callers;
     std::condition_variable wake, done;

@@ -52,7 +52,8 @@ inline HWY_NOINLINE void plan_prefill(const attention_problem& problem, const pa
   result.tiles = (problem.query_tokens + result.rows - 1) / result.rows;
   result.tasks = result.tiles * result.head_chunks * problem.kv_heads;
   result.worker_floats = prefill_scratch(nullptr, problem, pack, result.heads_per_task, result.rows).floats;
-  result.shared_floats = table_floats(problem, result);
+  result.table_floats = table_floats(problem, result);
+  result.shared_floats = result.table_floats;
 }
 
 inline HWY_NOINLINE task_plan plan(const attention_problem& problem) {
@@ -65,7 +66,8 @@ inline HWY_NOINLINE task_plan plan(const attention_problem& problem) {
   }
   result = plan_decode(problem);
   result.worker_floats = decode_scratch(nullptr, problem, pack, result).floats;
-  result.shared_floats = table_floats(problem, result);
+  result.table_floats = table_floats(problem, result);
+  result.shared_floats = result.table_floats;
   if (result.merges > 0) result.shared_floats += result.tasks * result.rows * partial_stride(problem);
   return result;
 }
