@@ -7,7 +7,9 @@
 #include <gtest/gtest.h>
 
 int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);  // notes the folder that --gtest_output counts from
+  // First of all: InitGoogleTest asks parameterised tests for their cases, which may be in files. Paths of --gtest_output
+  // count from where the program was started, which GoogleTest has noted before main.
   std::filesystem::current_path(POSENC_PROJECT_ROOT);
+  ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }
