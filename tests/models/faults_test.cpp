@@ -32,7 +32,8 @@ const encoding_description& layer(const model_description& model, index_t index)
       if (i == index) return one;
   throw std::runtime_error("no such layer");
 }
-double frequency(const encoding_description& one, std::size_t pair, std::optional<posenc::position> length = {}) {
+double frequency(const encoding_description& one, std::size_t pair,
+                 std::optional<posenc::position> length = {}) {
   return posenc::make_rope<double>(one.rope(), length).inv_freq()[pair];
 }
 std::string all_warnings(const model_description& model) {
@@ -43,15 +44,21 @@ std::string all_warnings(const model_description& model) {
 #define EXPECT_WARNING(model, words) EXPECT_THAT(all_warnings(model), ::testing::HasSubstr(words))
 
 json plain(const std::string& type) {
-  return {{"model_type", type},       {"hidden_size", 64},     {"num_attention_heads", 4},
+  return {{"model_type", type},       {"hidden_size", 64},      {"num_attention_heads", 4},
           {"num_key_value_heads", 4}, {"num_hidden_layers", 4}, {"max_position_embeddings", 4096},
           {"rope_theta", 10000.0}};
 }
 
 json glm5(const std::string& type) {
-  return {{"model_type", type},         {"rope_interleave", true},    {"head_dim", 64},
-          {"qk_nope_head_dim", 192},    {"qk_rope_head_dim", 64},     {"num_attention_heads", 64},
-          {"hidden_size", 6144},        {"num_hidden_layers", 3},     {"max_position_embeddings", 202752},
+  return {{"model_type", type},
+          {"rope_interleave", true},
+          {"head_dim", 64},
+          {"qk_nope_head_dim", 192},
+          {"qk_rope_head_dim", 64},
+          {"num_attention_heads", 64},
+          {"hidden_size", 6144},
+          {"num_hidden_layers", 3},
+          {"max_position_embeddings", 202752},
           {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e6}}}};
 }
 
@@ -73,8 +80,13 @@ TEST(faults, a1_latent_keys_of_an_unknown_type_mean_latent_attention) {
 
 TEST(faults, a2_ling_attends_in_the_last_layer_of_each_group) {
   json ling = glm5("bailing_hybrid");
-  ling.update({{"num_hidden_layers", 42}, {"layer_group_size", 6}, {"partial_rotary_factor", 0.5},
-               {"qk_nope_head_dim", 128}, {"head_dim", 128}, {"hidden_size", 2560}, {"num_attention_heads", 32}});
+  ling.update({{"num_hidden_layers", 42},
+               {"layer_group_size", 6},
+               {"partial_rotary_factor", 0.5},
+               {"qk_nope_head_dim", 128},
+               {"head_dim", 128},
+               {"hidden_size", 2560},
+               {"num_attention_heads", 32}});
   ling["rope_parameters"]["rope_theta"] = 6e6;
   const model_description model = read(ling);
   std::vector<index_t> attending;
@@ -120,11 +132,14 @@ TEST(faults, a4_a_theta_of_zero_is_no_rotation) {
 }
 
 TEST(faults, a5_one_original_length_beside_the_blocks_counts_for_all) {
-  const json yarn = {{"rope_type", "yarn"},   {"rope_theta", 5e5},          {"factor", 64.0},
-                     {"beta_fast", 64.0},     {"partial_rotary_factor", 0.5}, {"attention_factor", 1.0}};
+  const json yarn = {
+      {"rope_type", "yarn"},          {"rope_theta", 5e5},      {"factor", 64.0}, {"beta_fast", 64.0},
+      {"partial_rotary_factor", 0.5}, {"attention_factor", 1.0}};
   json config = plain("laguna");
   config.erase("rope_theta");
-  config.update({{"head_dim", 128}, {"max_position_embeddings", 262144}, {"num_hidden_layers", 2},
+  config.update({{"head_dim", 128},
+                 {"max_position_embeddings", 262144},
+                 {"num_hidden_layers", 2},
                  {"layer_types", {"full_attention", "sliding_attention"}}});
   config["rope_parameters"] = {{"full_attention", yarn},
                                {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}},
@@ -139,11 +154,22 @@ TEST(faults, a5_one_original_length_beside_the_blocks_counts_for_all) {
 }
 
 TEST(faults, a6_deepseek_v4_turns_a_tail_by_one_of_two_ropes) {
-  json config = {{"model_type", "deepseek_v4"},  {"head_dim", 512},           {"qk_rope_head_dim", 64},
-                 {"rope_theta", 1e4},            {"compress_rope_theta", 160000}, {"compress_ratios", {0, 0, 4, 128, 0}},
-                 {"num_hidden_layers", 5},       {"num_attention_heads", 64}, {"num_key_value_heads", 1},
-                 {"hidden_size", 4096},          {"max_position_embeddings", 1048576}, {"sliding_window", 128}};
-  config["rope_scaling"] = {{"type", "yarn"}, {"factor", 16}, {"beta_fast", 32}, {"beta_slow", 1},
+  json config = {{"model_type", "deepseek_v4"},
+                 {"head_dim", 512},
+                 {"qk_rope_head_dim", 64},
+                 {"rope_theta", 1e4},
+                 {"compress_rope_theta", 160000},
+                 {"compress_ratios", {0, 0, 4, 128, 0}},
+                 {"num_hidden_layers", 5},
+                 {"num_attention_heads", 64},
+                 {"num_key_value_heads", 1},
+                 {"hidden_size", 4096},
+                 {"max_position_embeddings", 1048576},
+                 {"sliding_window", 128}};
+  config["rope_scaling"] = {{"type", "yarn"},
+                            {"factor", 16},
+                            {"beta_fast", 32},
+                            {"beta_slow", 1},
                             {"original_max_position_embeddings", 65536}};
   const model_description model = read(config);
   for (const index_t i : {0, 2, 3}) {
@@ -178,9 +204,16 @@ TEST(faults, a7_images_that_see_both_ways_are_reported) {
 }
 
 TEST(faults, a8_nomic_stretches_its_base_with_the_sequence) {
-  json config = {{"model_type", "nomic_bert"}, {"n_embd", 768}, {"n_head", 12}, {"n_layer", 12}, {"n_positions", 8192},
-                 {"rotary_emb_base", 1000}, {"rotary_emb_fraction", 1.0}, {"rotary_emb_interleaved", false},
-                 {"rotary_scaling_factor", 2}, {"max_trained_positions", 2048}};
+  json config = {{"model_type", "nomic_bert"},
+                 {"n_embd", 768},
+                 {"n_head", 12},
+                 {"n_layer", 12},
+                 {"n_positions", 8192},
+                 {"rotary_emb_base", 1000},
+                 {"rotary_emb_fraction", 1.0},
+                 {"rotary_emb_interleaved", false},
+                 {"rotary_scaling_factor", 2},
+                 {"max_trained_positions", 2048}};
   const model_description model = read(config);
   const encoding_description& one = model.encodings.at(0);
   EXPECT_NEAR(frequency(one, 31, 4096), 0.000413645920251, 1e-15);
@@ -201,7 +234,10 @@ TEST(faults, a9_two_thetas_are_named) {
 TEST(faults, a10_warnings_reach_the_caller_of_the_shortest_function) {
   json config = plain("llama");
   config.erase("rope_theta");
-  config["rope_scaling"] = {{"type", "linear"}, {"rope_type", "yarn"}, {"factor", 4.0}, {"trunctae", false},
+  config["rope_scaling"] = {{"type", "linear"},
+                            {"rope_type", "yarn"},
+                            {"factor", 4.0},
+                            {"trunctae", false},
                             {"original_max_position_embeddings", 1024}};
   const auto path = std::filesystem::path(testing::TempDir()) / "posenc_a10.json";
   std::ofstream(path) << config.dump();
@@ -209,29 +245,33 @@ TEST(faults, a10_warnings_reach_the_caller_of_the_shortest_function) {
   (void)posenc::load_rope<float>(path, {.warnings = &warnings});
   std::string all;
   for (const std::string& one : warnings) all += one + "\n";
-  for (const char* words : {"rope_scaling.trunctae", "rope_theta is missing: 10000", "rope_type is yarn and type is linear"})
+  for (const char* words :
+       {"rope_scaling.trunctae", "rope_theta is missing: 10000", "rope_type is yarn and type is linear"})
     EXPECT_THAT(all, ::testing::HasSubstr(words));
   EXPECT_EQ(posenc::read_model(path).warnings(), warnings);
   std::filesystem::remove(path);
 }
 
 TEST(faults, a11_mobilebert_attends_in_its_bottleneck) {
-  const json config = {{"model_type", "mobilebert"}, {"hidden_size", 512}, {"true_hidden_size", 128},
-                       {"num_attention_heads", 4}, {"num_hidden_layers", 24}, {"max_position_embeddings", 512}};
+  const json config = {{"model_type", "mobilebert"}, {"hidden_size", 512},
+                       {"true_hidden_size", 128},    {"num_attention_heads", 4},
+                       {"num_hidden_layers", 24},    {"max_position_embeddings", 512}};
   EXPECT_NEAR(*read(config).encodings.at(0).softmax_scale, 0.17678, 1e-5);
   EXPECT_EQ(read(config).encodings.at(0).head_dim, 32);
 }
 
 TEST(faults, a12_masks_that_files_state) {
-  json longformer = {{"model_type", "longformer"}, {"attention_window", 512}, {"hidden_size", 768},
-                     {"num_attention_heads", 12}, {"num_hidden_layers", 2}, {"max_position_embeddings", 4098}};
+  json longformer = {{"model_type", "longformer"}, {"attention_window", 512},
+                     {"hidden_size", 768},         {"num_attention_heads", 12},
+                     {"num_hidden_layers", 2},     {"max_position_embeddings", 4098}};
   EXPECT_EQ(read(longformer).encodings.at(0).lookback, 256);
   EXPECT_EQ(read(longformer).encodings.at(0).lookahead, 256);
   longformer["attention_window"] = {32, 64};
   EXPECT_EQ(layer(read(longformer), 0).lookback, 16);
   EXPECT_EQ(layer(read(longformer), 1).lookback, 32);
 
-  json longt5 = {{"model_type", "longt5"}, {"local_radius", 127}, {"num_layers", 2}, {"num_heads", 4}, {"d_kv", 8}};
+  json longt5 = {
+      {"model_type", "longt5"}, {"local_radius", 127}, {"num_layers", 2}, {"num_heads", 4}, {"d_kv", 8}};
   const model_description radius = read(longt5);
   EXPECT_EQ(radius.encodings.at(0).lookback, 127);
   EXPECT_EQ(radius.encodings.at(0).lookahead, 127);
@@ -248,7 +288,10 @@ TEST(faults, a12_masks_that_files_state) {
   EXPECT_EQ(layer(llama, 2).kind(), encoding_kind::rope);
 
   for (const char* type : {"bert", "roberta", "ernie", "megatron-bert", "electra"}) {
-    json bert = {{"model_type", type}, {"hidden_size", 64}, {"num_attention_heads", 4}, {"num_hidden_layers", 2},
+    json bert = {{"model_type", type},
+                 {"hidden_size", 64},
+                 {"num_attention_heads", 4},
+                 {"num_hidden_layers", 2},
                  {"max_position_embeddings", 512}};
     EXPECT_FALSE(read(bert).encodings.at(0).causal) << type;
     bert["is_decoder"] = true;
@@ -268,12 +311,18 @@ TEST(faults, a13_heads_of_falcon_and_mpt) {
                        {"num_hidden_layers", 2}, {"multi_query", true}, {"max_position_embeddings", 2048}};
   EXPECT_EQ(read(falcon).encodings.at(0).kv_heads, 1);
   json grouped = falcon;
-  grouped.update({{"hidden_size", 8192}, {"num_attention_heads", 128}, {"new_decoder_architecture", true}, {"num_kv_heads", 8}});
+  grouped.update({{"hidden_size", 8192},
+                  {"num_attention_heads", 128},
+                  {"new_decoder_architecture", true},
+                  {"num_kv_heads", 8}});
   EXPECT_EQ(read(grouped).encodings.at(0).kv_heads, 8);
   json alibi = falcon;
   alibi.update({{"alibi", true}, {"multi_query", false}});
   EXPECT_EQ(read(alibi).encodings.at(0).kv_heads, 71);
-  const json mpt = {{"model_type", "mpt"}, {"d_model", 64}, {"n_heads", 8}, {"n_layers", 2},
+  const json mpt = {{"model_type", "mpt"},
+                    {"d_model", 64},
+                    {"n_heads", 8},
+                    {"n_layers", 2},
                     {"attn_config", {{"kv_n_heads", 2}}}};
   EXPECT_EQ(read(mpt).encodings.at(0).kv_heads, 2);
   EXPECT_EQ(read(mpt).encodings.at(0).heads, 8);
@@ -289,8 +338,9 @@ TEST(faults, a14_gemma_3_has_no_softcap) {
 }
 
 TEST(faults, a19_defaults_of_the_class) {
-  const json config = {{"model_type", "gemma3"},
-                       {"text_config", {{"model_type", "gemma3_text"}, {"hidden_size", 2560}, {"num_hidden_layers", 34}}}};
+  const json config = {
+      {"model_type", "gemma3"},
+      {"text_config", {{"model_type", "gemma3_text"}, {"hidden_size", 2560}, {"num_hidden_layers", 34}}}};
   EXPECT_EQ(read(config).heads, 8);
   EXPECT_EQ(read(config).kv_heads, 4);
   const model_description bert = read({{"model_type", "bert"}});
@@ -306,13 +356,18 @@ TEST(guard, keys_that_nobody_reads_and_that_speak_of_positions) {
   ASSERT_EQ(read(config, stated).warnings.size(), 1u);
   EXPECT_WARNING(read(config, stated), "brand_new is not known: described as a causal decoder");
   // What says nothing about positions does not disturb.
-  config.update({{"vocab_size", 32000}, {"attention_dropout", 0.0}, {"use_qk_norm", true}, {"hidden_act", "silu"},
-                 {"sparse_thing", nullptr}, {"use_local_thing", false}});
+  config.update({{"vocab_size", 32000},
+                 {"attention_dropout", 0.0},
+                 {"use_qk_norm", true},
+                 {"hidden_act", "silu"},
+                 {"sparse_thing", nullptr},
+                 {"use_local_thing", false}});
   config["local_list"] = json::array();
   EXPECT_EQ(read(config, stated).warnings.size(), 1u);
-  for (const char* key : {"rope_ratio", "local_attention_span", "attention_sinks", "window_of_layers", "full_attention_interval_x",
-                          "global_layers", "qk_scaling", "nope_layers", "alibi_bias", "chunked_prefix", "partial_window",
-                          "kv_channels_x", "compress_every", "attn_logit_softcapping"}) {
+  for (const char* key :
+       {"rope_ratio", "local_attention_span", "attention_sinks", "window_of_layers",
+        "full_attention_interval_x", "global_layers", "qk_scaling", "nope_layers", "alibi_bias",
+        "chunked_prefix", "partial_window", "kv_channels_x", "compress_every", "attn_logit_softcapping"}) {
     json with = config;
     with[key] = 2;
     EXPECT_REFUSAL(read(with, stated), std::invalid_argument, key);
@@ -337,12 +392,14 @@ TEST(guard, keys_beside_the_text_model_count_too) {
 TEST(guard, refusals_name_the_file_and_the_nearest_types) {
   const auto path = std::filesystem::path(testing::TempDir()) / "posenc_guard.json";
   std::ofstream(path) << plain("mistrall").dump();
-  EXPECT_REFUSAL(posenc::read_model(path), std::invalid_argument, "posenc_guard.json (mistrall): this model_type is not known");
+  EXPECT_REFUSAL(posenc::read_model(path), std::invalid_argument,
+                 "posenc_guard.json (mistrall): this model_type is not known");
   EXPECT_REFUSAL(posenc::read_model(path), std::invalid_argument, "nearest in name are mistral, ");
   std::ofstream(path) << "{\"model_type\": 3}";
   EXPECT_REFUSAL(posenc::read_model(path), posenc::format_error, "posenc_guard.json");
   std::filesystem::remove(path);
-  EXPECT_REFUSAL(read({{"model_type", "mpnet"}}), std::invalid_argument, "a learned table to the tokens and a bucketed bias");
+  EXPECT_REFUSAL(read({{"model_type", "mpnet"}}), std::invalid_argument,
+                 "a learned table to the tokens and a bucketed bias");
 }
 
 TEST(faults, a15_gguf_baichuan_of_forty_blocks_has_alibi) {
@@ -362,7 +419,8 @@ TEST(faults, a15_gguf_granite_says_whether_it_rotates) {
       file_of file(name);
       file.shape(2, 4, 64, 4096).number("rope.freq_base", 1e4f);
       file.boolean("rope.scaling.finetuned", rotates);
-      EXPECT_EQ(file.read().encodings.at(0).kind(), rotates ? encoding_kind::rope : encoding_kind::none) << name;
+      EXPECT_EQ(file.read().encodings.at(0).kind(), rotates ? encoding_kind::rope : encoding_kind::none)
+          << name;
     }
   file_of llama("llama");
   llama.shape(2, 4, 64, 4096).number("rope.freq_base", 1e4f);
@@ -387,8 +445,12 @@ TEST(faults, a15_gguf_keys_that_nobody_reads_and_lengths_that_are_missing_are_re
   file.number("rope.of_tomorrow", 2).integer("attention.sliding_window", 100);
   EXPECT_WARNING(file.read(), "not read: the keys llama.attention.sliding_window, llama.rope.of_tomorrow");
   file_of yarn("llama");
-  yarn.shape(2, 4, 64, 4096).number("rope.freq_base", 1e4f).text("rope.scaling.type", "yarn").number("rope.scaling.factor", 4);
-  EXPECT_WARNING(yarn.read(), "no key llama.rope.scaling.original_context_length: context_length 4096 is taken for it");
+  yarn.shape(2, 4, 64, 4096)
+      .number("rope.freq_base", 1e4f)
+      .text("rope.scaling.type", "yarn")
+      .number("rope.scaling.factor", 4);
+  EXPECT_WARNING(yarn.read(),
+                 "no key llama.rope.scaling.original_context_length: context_length 4096 is taken for it");
 }
 
 TEST(guard, gguf_refusals_name_the_file_and_the_nearest_architectures) {

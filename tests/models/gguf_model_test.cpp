@@ -52,7 +52,8 @@ TEST(gguf_model, the_architecture_implies_the_pairing) {
     EXPECT_EQ(file_of(name).shape(1, 2, 16, 64).read().encodings[0].rope().options.pairing,
               posenc::pairing::interleaved)
         << name;
-  EXPECT_REFUSAL(file_of("brand-new").shape(1, 2, 16, 64).read(), std::invalid_argument, "nearest in name are ");
+  EXPECT_REFUSAL(file_of("brand-new").shape(1, 2, 16, 64).read(), std::invalid_argument,
+                 "nearest in name are ");
 }
 
 TEST(gguf_model, defaults_of_the_format) {

@@ -73,13 +73,15 @@ class Hostile : public testing::Test {
     std::filesystem::resize_file(path_, size);
     return path_;
   }
-  std::filesystem::path path_ = std::filesystem::path(testing::TempDir()) /
-                                (std::string(testing::UnitTest::GetInstance()->current_test_info()->name()) + ".bin");
+  std::filesystem::path path_ =
+      std::filesystem::path(testing::TempDir()) /
+      (std::string(testing::UnitTest::GetInstance()->current_test_info()->name()) + ".bin");
 };
 
 json llama() {
-  return {{"model_type", "llama"},      {"hidden_size", 64},           {"num_attention_heads", 4},
-          {"num_hidden_layers", 4},     {"max_position_embeddings", 64}, {"rope_theta", 10000.0}};
+  return {{"model_type", "llama"},         {"hidden_size", 64},
+          {"num_attention_heads", 4},      {"num_hidden_layers", 4},
+          {"max_position_embeddings", 64}, {"rope_theta", 10000.0}};
 }
 
 TEST_F(Hostile, AHundredThousandUnknownKeys) {
@@ -125,11 +127,13 @@ TEST_F(Hostile, SixteenMegabytesOfEmptyObjects) {
   std::string text = "{\"model_type\":\"llama\",\"x\":[{}";
   while (text.size() < (std::size_t{16} << 20) - 16) text += ",{}";
   text += "]}";
-  cheap(text.size(), [&] { EXPECT_REFUSAL(posenc::parse_huggingface(text), format_error, "more than 200000 values"); });
+  cheap(text.size(),
+        [&] { EXPECT_REFUSAL(posenc::parse_huggingface(text), format_error, "more than 200000 values"); });
 }
 
 TEST_F(Hostile, SafetensorsShapeOfNothingTimesEverything) {
-  for (const char* shape : {"[0,9223372036854775808]", "[9223372036854775808,0]", "[0,4611686018427387904,4]"}) {
+  for (const char* shape :
+       {"[0,9223372036854775808]", "[9223372036854775808,0]", "[0,4611686018427387904,4]"}) {
     const std::string header =
         std::string(R"({"a":{"dtype":"F32","shape":)") + shape + R"(,"data_offsets":[0,0]}})";
     std::string prefix(8, '\0');
@@ -147,30 +151,36 @@ TEST_F(Hostile, GgufSevenHundredMegabytesOfEmptyThings) {
   constexpr std::uintmax_t size = std::uintmax_t{700} << 20;
   const std::uint64_t strings = (size - 200) / 8, arrays = (size - 200) / 12;
   cheap(0, [&] {
-    EXPECT_REFUSAL(posenc::read_gguf(sparse(gguf_bytes(3, 0, 1).key("k", 9).u32(8).u64(strings).bytes(), size)),
-                   format_error, "strings at byte offset");
+    EXPECT_REFUSAL(
+        posenc::read_gguf(sparse(gguf_bytes(3, 0, 1).key("k", 9).u32(8).u64(strings).bytes(), size)),
+        format_error, "strings at byte offset");
   });
   cheap(0, [&] {
-    EXPECT_REFUSAL(posenc::read_gguf(sparse(gguf_bytes(3, 0, 1).key("k", 9).u32(9).u64(arrays).bytes(), size)),
-                   format_error, "arrays in arrays");
+    EXPECT_REFUSAL(
+        posenc::read_gguf(sparse(gguf_bytes(3, 0, 1).key("k", 9).u32(9).u64(arrays).bytes(), size)),
+        format_error, "arrays in arrays");
   });
   cheap(0, [&] {  // as many as are allowed, and then some more
-    EXPECT_REFUSAL(posenc::read_gguf(sparse(gguf_bytes(3, 0, 1).key("k", 9).u32(8).u64(1 << 21).bytes(), 1 << 23)),
-                   format_error, "strings");
+    EXPECT_REFUSAL(
+        posenc::read_gguf(sparse(gguf_bytes(3, 0, 1).key("k", 9).u32(8).u64(1 << 21).bytes(), 1 << 23)),
+        format_error, "strings");
   });
   cheap(0, [&] {
     EXPECT_REFUSAL(posenc::read_gguf(sparse(gguf_bytes(3, 0, 1).key("k", 8).u64(size - 100).bytes(), size)),
                    format_error, "may take");
   });
   cheap(0, [&] {
-    EXPECT_REFUSAL(posenc::read_gguf(sparse(gguf_bytes(3, 0, 1).key("k", 9).u32(0).u64(size - 100).bytes(), size)),
-                   format_error, "may take");
+    EXPECT_REFUSAL(
+        posenc::read_gguf(sparse(gguf_bytes(3, 0, 1).key("k", 9).u32(0).u64(size - 100).bytes(), size)),
+        format_error, "may take");
   });
   cheap(0, [&] {
-    EXPECT_REFUSAL(posenc::read_gguf(sparse(gguf_bytes(3, size / 30, 0).bytes(), size)), format_error, "tensors");
+    EXPECT_REFUSAL(posenc::read_gguf(sparse(gguf_bytes(3, size / 30, 0).bytes(), size)), format_error,
+                   "tensors");
   });
   cheap(0, [&] {
-    EXPECT_REFUSAL(posenc::read_gguf(sparse(gguf_bytes(3, 0, size / 30).bytes(), size)), format_error, "metadata keys");
+    EXPECT_REFUSAL(posenc::read_gguf(sparse(gguf_bytes(3, 0, size / 30).bytes(), size)), format_error,
+                   "metadata keys");
   });
 }
 

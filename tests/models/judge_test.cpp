@@ -28,7 +28,8 @@ const encoding_description* find(const model_description& model, const std::stri
   for (const auto& one : model.encodings) {
     const bool is_side = one.layer_type == "encoder" || one.layer_type == "decoder";
     const bool fits = !is_side || side.empty() || one.layer_type == side;
-    if (fits && std::find(one.layers.begin(), one.layers.end(), layer) != one.layers.end() && found == nullptr)
+    if (fits && std::find(one.layers.begin(), one.layers.end(), layer) != one.layers.end() &&
+        found == nullptr)
       found = &one;
   }
   return found;
@@ -72,10 +73,12 @@ std::string difference(const encoding_description& ours, const json& theirs, boo
   if (!rotates) return said;
   const posenc::rope_description& rope = ours.rope();
   const auto made = posenc::make_rope<double>(rope, 40);
-  compare("first channel", static_cast<double>(rope.options.rotary_offset), turned.at("first").get<double>(), 0);
+  compare("first channel", static_cast<double>(rope.options.rotary_offset), turned.at("first").get<double>(),
+          0);
   const bool interleaved = rope.options.pairing == posenc::pairing::interleaved;
   // Classes that take interleaved weights apart hand on halves.
-  if (interleaved != (turned.at("pairing") == "interleaved") && !(permutes && interleaved)) said += "pairing; ";
+  if (interleaved != (turned.at("pairing") == "interleaved") && !(permutes && interleaved))
+    said += "pairing; ";
   // The slowest pairs do not move visibly within 40 tokens, so that the width that was seen may be too small.
   if (*rope.options.rotary_dim < turned.at("channels").get<index_t>()) said += "fewer channels; ";
   const json& pairs = turned.at("pairs");
@@ -87,8 +90,9 @@ std::string difference(const encoding_description& ours, const json& theirs, boo
       said += "pair " + std::to_string(pairs[n].get<int>()) + " turns by " + std::to_string(w) + " and " +
               std::to_string(expected) + "; ";
   }
-  if (!factors.empty() &&
-      std::none_of(factors.begin(), factors.end(), [&](double f) { return std::abs(f - made.attention_factor()) < 1e-5; }))
+  if (!factors.empty() && std::none_of(factors.begin(), factors.end(), [&](double f) {
+        return std::abs(f - made.attention_factor()) < 1e-5;
+      }))
     said += "attention factor; ";
   return said;
 }
@@ -157,12 +161,14 @@ TEST(judge, a_stated_pairing_alone_says_what_it_assumes) {
     config["model_type"] = "type_of_tomorrow";
     try {
       const model_description model = posenc::parse_huggingface(
-          config.dump(), {.pairing = interleaved ? posenc::pairing::interleaved : posenc::pairing::half_split});
+          config.dump(),
+          {.pairing = interleaved ? posenc::pairing::interleaved : posenc::pairing::half_split});
       const std::string said = first_difference(model, row, layers);
       if (said.empty()) ++agree;
       if (!said.empty()) others += type + ": " + said + "\n";
       ASSERT_FALSE(model.warnings.empty()) << type;
-      EXPECT_NE(model.warnings.front().find("is not known: described as a causal decoder"), std::string::npos);
+      EXPECT_NE(model.warnings.front().find("is not known: described as a causal decoder"),
+                std::string::npos);
     } catch (const std::exception&) {
       ++refused;
     }

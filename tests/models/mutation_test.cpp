@@ -33,7 +33,8 @@ answer answer_to(const json& config) {
     json shapes = json::array();
     for (const auto& one : model.encodings)
       shapes.push_back({one.heads, one.kv_heads, one.head_dim, one.value_dim, one.layers, one.prefix_lm});
-    result.description = json::parse(inspect::json_report({inspect::build("x", model, posenc::position{5000})}, {}));
+    result.description =
+        json::parse(inspect::json_report({inspect::build("x", model, posenc::position{5000})}, {}));
     result.description->push_back({"shapes", shapes});
     return result;
   } catch (const posenc::format_error&) {
@@ -90,7 +91,8 @@ TEST(mutation, a_value_of_another_type_is_refused_or_plays_no_part) {
           continue;
         }
         if (*after.description == *before.description) continue;
-        EXPECT_TRUE(says_something_new(before, after)) << row.at("type") << ": " << key << " = " << other.dump();
+        EXPECT_TRUE(says_something_new(before, after))
+            << row.at("type") << ": " << key << " = " << other.dump();
       }
     }
   }

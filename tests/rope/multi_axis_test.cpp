@@ -122,7 +122,8 @@ TEST(multi_axis_rope, text_after_frames_goes_on_by_the_rule_that_is_named) {
     const bool authors = rule == after_vision::largest_position;
     const position next = authors ? 9 : 6;  // after the last frame's 8; 4 + max(2, 2)
     EXPECT_EQ(where.table()[16], (axis_positions{next, next, next, 0}));
-    EXPECT_EQ(where.rope_delta(), (authors ? 10 : 9) - 17);  // the largest position + 1 is where decoding goes on
+    EXPECT_EQ(where.rope_delta(),
+              (authors ? 10 : 9) - 17);  // the largest position + 1 is where decoding goes on
   }
 }
 
@@ -141,7 +142,7 @@ TEST(multi_axis_rope, frame_times_are_those_of_the_ratio) {
     where.grid({.frames = frame + 1, .rows = 2, .columns = 2, .interval = interval});
     return where.table().back()[0];
   };
-  EXPECT_EQ(time(25 * (2.0 / 3), 3), 50);       // 50/3, though 25·(2.0/3)·3 rounds to less than 50
+  EXPECT_EQ(time(25 * (2.0 / 3), 3), 50);  // 50/3, though 25·(2.0/3)·3 rounds to less than 50
   EXPECT_EQ(time(25 * (2.0 / 3), 2), 33);
   EXPECT_EQ(time(25 * (2 / 29.97), 2997), 5000);  // 5000/2997
   EXPECT_EQ(time(25 * (2 / 29.97), 2996), 4998);  // 4998.33…

@@ -135,9 +135,11 @@ struct encoding_description {
   std::optional<position> lookback{};   ///< keys at most this far behind the query are seen
   std::optional<position> lookahead{};  ///< keys at most this far ahead of the query are seen
   std::optional<position> chunk{};      ///< only keys in the query's own chunk of this many tokens are seen
-  bool prefix_lm = false;     ///< image and prompt see one another both ways: options.visible = prefix_lm(tokens)
-  bool image_blocks = false;  ///< the tokens of an image see one another both ways: options.visible = blocks(…)
-  std::string beyond{};       ///< what the layer does beside this attention; empty for nothing
+  bool prefix_lm =
+      false;  ///< image and prompt see one another both ways: options.visible = prefix_lm(tokens)
+  bool image_blocks =
+      false;             ///< the tokens of an image see one another both ways: options.visible = blocks(…)
+  std::string beyond{};  ///< what the layer does beside this attention; empty for nothing
 
   [[nodiscard]] encoding_kind kind() const noexcept { return static_cast<encoding_kind>(parameters.index()); }
   /// The parameters of a rope. \throws std::invalid_argument when this is another kind of encoding.

@@ -141,7 +141,7 @@ class json_object {
   }
 
   [[nodiscard]] const json& raw() const noexcept { return *value_; }
-    /// The keys with a value other than null that nobody has asked for.
+  /// The keys with a value other than null that nobody has asked for.
   [[nodiscard]] std::vector<std::string> unread() const {
     std::vector<std::string> names;
     for (const auto& [key, value] : value_->items())
@@ -180,7 +180,8 @@ class json_object {
                                              std::int64_t most) const {
     const auto value = integer(key);
     if (value && (*value < least || *value > most))
-      fail<format_error>(where(), "key ", name_of_key(key), " is ", *value, ", not from ", least, " to ", most);
+      fail<format_error>(where(), "key ", name_of_key(key), " is ", *value, ", not from ", least, " to ",
+                         most);
     return value;
   }
   [[nodiscard]] std::optional<bool> boolean(std::string_view key) const {
@@ -239,7 +240,8 @@ class json_object {
     constexpr double largest = 9007199254740992.0;  // 2^53: what a double still counts
     const double number = number_of(value, key);
     if (number != std::floor(number) || std::abs(number) > largest)
-      fail<format_error>(where(), "key ", name_of_key(key), " is ", number, ", not a whole number up to 2^53");
+      fail<format_error>(where(), "key ", name_of_key(key), " is ", number,
+                         ", not a whole number up to 2^53");
     return static_cast<std::int64_t>(number);
   }
   template <class T, class Convert>

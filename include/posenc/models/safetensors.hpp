@@ -138,7 +138,8 @@ class safetensors_header {
       name_ = std::move(name);
     } else {
       field_ = std::move(name);
-      if (in_metadata_ ? file_.metadata.contains(field_) : std::find(seen_.begin(), seen_.end(), field_) != seen_.end())
+      if (in_metadata_ ? file_.metadata.contains(field_)
+                       : std::find(seen_.begin(), seen_.end(), field_) != seen_.end())
         fail<format_error>("safetensors header: key ", key(), " stands there twice");
       if (!in_metadata_ && seen_.size() == most_extents)
         fail<format_error>("safetensors: tensor ", name_, " has more than ", most_extents, " keys");
@@ -154,13 +155,13 @@ class safetensors_header {
  private:
   [[nodiscard]] std::string key() const { return depth_ == 1 ? name_ : name_ + "." + field_; }
   [[noreturn]] void wrong(const char* found) const {
-    const char* wanted = depth_ == 0                                           ? "an object"
-                         : depth_ == 1                                         ? "an object"
-                         : in_metadata_ || field_ == "dtype"                   ? "a string"
+    const char* wanted = depth_ == 0                                     ? "an object"
+                         : depth_ == 1                                   ? "an object"
+                         : in_metadata_ || field_ == "dtype"             ? "a string"
                          : field_ == "shape" || field_ == "data_offsets" ? "a list of counts"
-                                                                               : "what the format knows";
-    fail<format_error>("safetensors: ", depth_ == 0 ? "the header" : "key " + key(), " holds ", found, ", not ",
-                       wanted);
+                                                                         : "what the format knows";
+    fail<format_error>("safetensors: ", depth_ == 0 ? "the header" : "key " + key(), " holds ", found,
+                       ", not ", wanted);
   }
   /// A scalar in a place of which the format says nothing is passed over; elsewhere it is refused.
   bool scalar(const char* found) const {
@@ -182,7 +183,8 @@ class safetensors_header {
     entry_.elements = 1;
     for (const std::uint64_t extent : entry_.extents) {
       if (extent > static_cast<std::uint64_t>(position_limit) / width / product)
-        fail<format_error>("safetensors: the shape of tensor ", name_, " has more elements than 64 bits count");
+        fail<format_error>("safetensors: the shape of tensor ", name_,
+                           " has more elements than 64 bits count");
       product *= (std::max)(extent, std::uint64_t{1});
       entry_.elements *= extent;
     }
@@ -191,8 +193,8 @@ class safetensors_header {
       fail<format_error>("safetensors: key ", name_, ".data_offsets is not a range within the ", data_size_,
                          " bytes of data");
     if (range_[1] - range_[0] != entry_.bytes)
-      fail<format_error>("safetensors: tensor ", name_, " takes ", range_[1] - range_[0], " bytes, its shape needs ",
-                         entry_.bytes);
+      fail<format_error>("safetensors: tensor ", name_, " takes ", range_[1] - range_[0],
+                         " bytes, its shape needs ", entry_.bytes);
     entry_.file_offset = data_offset_ + range_[0];
     file_.tensors.emplace(name_, std::move(entry_));
   }

@@ -124,8 +124,10 @@ enum trait : traits_t {
   no_rope_list = traits_t{1} << 8,      ///< "no_rope_layers": 0 marks a layer without rotation
   local_only = traits_t{1} << 9,        ///< only local layers turn
   local_if_window = traits_t{1} << 10,  ///< only local layers turn, where there is a window
-  global_scaling = traits_t{1} << 11,   ///< "rope_scaling" is for global layers; local ones have a base of their own
-  two_bases = traits_t{1} << 12,        ///< global and local layers have bases of their own, "rope_scaling" is for both
+  global_scaling =
+      traits_t{1} << 11,  ///< "rope_scaling" is for global layers; local ones have a base of their own
+  two_bases =
+      traits_t{1} << 12,  ///< global and local layers have bases of their own, "rope_scaling" is for both
   llama4_scale = traits_t{1} << 13,     ///< attn_temperature_tuning on layers without rotation
   ministral_scale = traits_t{1} << 14,  ///< llama_4_scaling_beta
   bidirectional = traits_t{1} << 15,    ///< an encoder; the window reaches both ways
@@ -135,10 +137,12 @@ enum trait : traits_t {
   sinks = traits_t{1} << 19,            ///< one learned logit per head joins each softmax
   mscales = traits_t{1} << 20,          ///< longrope with short_mscale and long_mscale
   softcap = traits_t{1} << 21,          ///< attn_logit_softcapping, 50 if absent
-  global_head = traits_t{1} << 23,      ///< global layers have heads of global_head_dim, and the last layer is global
-  others_recurrent = traits_t{1} << 24, ///< layers that are not full have no attention
-  fixed_base = traits_t{1} << 25,       ///< the base is fixed in code, so that a missing one is nothing to tell
-  may_see_both_ways = traits_t{1} << 26,    ///< use_bidirectional_attention: true is an encoder, "vision" images
+  global_head =
+      traits_t{1} << 23,  ///< global layers have heads of global_head_dim, and the last layer is global
+  others_recurrent = traits_t{1} << 24,  ///< layers that are not full have no attention
+  fixed_base = traits_t{1} << 25,  ///< the base is fixed in code, so that a missing one is nothing to tell
+  may_see_both_ways =
+      traits_t{1} << 26,  ///< use_bidirectional_attention: true is an encoder, "vision" images
   prefix_if_both_ways = traits_t{1} << 27,  ///< use_bidirectional_attention: true is a prefix-LM
   local_without_rope = traits_t{1} << 28,   ///< windows are for layers that do not rotate
   local_needs_window = traits_t{1} << 29,   ///< without "sliding_window" all layers are full
@@ -156,8 +160,9 @@ enum trait : traits_t {
   axes_by_ernie = traits_t{1} << 41,        ///< multi-axis rope: height and width in turn, then time
   axes_by_hunyuan = traits_t{1} << 42,      ///< axes split channels and not pairs: described for text
   backwards = traits_t{1} << 43,            ///< turns by −φ
-  needs_words = traits_t{1} << 44,          ///< the class's own pattern of layers is in no rule here: files list it
-  window_each_side = traits_t{1} << 45,     ///< an encoder whose "sliding_window" is a number of tokens to either side
+  needs_words = traits_t{1} << 44,  ///< the class's own pattern of layers is in no rule here: files list it
+  window_each_side =
+      traits_t{1} << 45,  ///< an encoder whose "sliding_window" is a number of tokens to either side
 };
 
 /// A model class that rotates. A width or count of 0 means that config.json has to state it.
@@ -561,19 +566,26 @@ struct refused_type {
   std::string_view reason;
 };
 inline constexpr std::array refused_types{
-    refused_type{"mpnet", "it adds a learned table to the tokens and a bucketed bias to the scores, and a layer here has "
-                          "one of them"},
-    refused_type{"deberta", "its scores have terms of content to position and position to content that are not described"},
-    refused_type{"deberta-v2", "its scores have terms of content to position and position to content that are not "
-                               "described; the rows of its table are deberta_log_buckets"},
+    refused_type{
+        "mpnet",
+        "it adds a learned table to the tokens and a bucketed bias to the scores, and a layer here has "
+        "one of them"},
+    refused_type{
+        "deberta",
+        "its scores have terms of content to position and position to content that are not described"},
+    refused_type{"deberta-v2",
+                 "its scores have terms of content to position and position to content that are not "
+                 "described; the rows of its table are deberta_log_buckets"},
     refused_type{"xlnet", "its two streams of attention are not described"},
     refused_type{"transfo-xl", "its relative attention is not described"},
     refused_type{"big_bird", "its blocks of sparse attention are not described"},
     refused_type{"bigbird_pegasus", "its blocks of sparse attention are not described"},
     refused_type{"reformer", "its hashed attention and axial positions are not described"},
     refused_type{"funnel", "its relative attention is not described"},
-    refused_type{"esm", "the encoder of proteins rotates or adds a table by a key that files leave out: build the rope by "
-                        "hand"},
+    refused_type{
+        "esm",
+        "the encoder of proteins rotates or adds a table by a key that files leave out: build the rope by "
+        "hand"},
     refused_type{"clip", "a tower of images and text, no language model: describe its text_config"},
     refused_type{"siglip", "a tower of images and text, no language model: describe its text_config"},
     refused_type{"vit", "a tower of images, no language model"},
@@ -592,10 +604,15 @@ inline constexpr std::array refused_types{
   struct alias {
     std::string_view written, meant;
   };
-  constexpr std::array aliases{alias{"qwen2_5_omni_thinker", "qwen2_5_omni"}, alias{"RefinedWeb", "falcon"},
-                               alias{"RefinedWebModel", "falcon"}, alias{"qwen3_omni_moe_thinker", "qwen3_omni_moe"},
-                               alias{"lfm2_vl", "lfm2"}, alias{"longcat", "longcat_flash"},
-                               alias{"step3p7", "step3p5"}, alias{"mimo_v2", "mimo_v2_flash"}, alias{"mimo", "qwen2"}};
+  constexpr std::array aliases{alias{"qwen2_5_omni_thinker", "qwen2_5_omni"},
+                               alias{"RefinedWeb", "falcon"},
+                               alias{"RefinedWebModel", "falcon"},
+                               alias{"qwen3_omni_moe_thinker", "qwen3_omni_moe"},
+                               alias{"lfm2_vl", "lfm2"},
+                               alias{"longcat", "longcat_flash"},
+                               alias{"step3p7", "step3p5"},
+                               alias{"mimo_v2", "mimo_v2_flash"},
+                               alias{"mimo", "qwen2"}};
   for (const alias& one : aliases)
     if (one.written == model_type) return one.meant;
   return model_type;
@@ -626,39 +643,89 @@ inline constexpr std::array refused_types{
 /// True for a key whose name speaks of positions, widths, layers or masks, so that leaving it unread may change the
 /// answer.
 [[nodiscard]] constexpr bool speaks_of_positions(std::string_view key) noexcept {
-  constexpr std::array words{
-      std::string_view{"rope"},       std::string_view{"rotary"},         std::string_view{"nope"},
-      std::string_view{"qk_"},        std::string_view{"window"},         std::string_view{"sliding"},
-      std::string_view{"sink"},       std::string_view{"theta"},          std::string_view{"alibi"},
-      std::string_view{"local_"},     std::string_view{"global_"},        std::string_view{"chunk"},
-      std::string_view{"position"},   std::string_view{"bidirectional"},  std::string_view{"causal"},
-      std::string_view{"relative_"},  std::string_view{"cross_attention"}, std::string_view{"layer_types"},
-      std::string_view{"block_type"}, std::string_view{"pattern"},        std::string_view{"head_dim"},
-      std::string_view{"kv_heads"},   std::string_view{"key_value_heads"}, std::string_view{"query_groups"},
-      std::string_view{"lora_rank"},  std::string_view{"attn_scal"},      std::string_view{"attention_scal"},
-      std::string_view{"attention_multiplier"}, std::string_view{"softmax_scale"}, std::string_view{"query_pre_attn"},
-      std::string_view{"softcap"},    std::string_view{"soft_cap"},       std::string_view{"compress"},
-      std::string_view{"sparse"},     std::string_view{"index_topk"},     std::string_view{"layer_group"},
-      std::string_view{"attn_idxs"},  std::string_view{"attn_layer"},     std::string_view{"attention_layer"},
-      std::string_view{"linear_attn"}, std::string_view{"interval"},      std::string_view{"temperature_tuning"},
-      std::string_view{"attn_type"},  std::string_view{"attention_type"}, std::string_view{"attention_value"},
-      std::string_view{"is_decoder"}, std::string_view{"kv_channels"},    std::string_view{"heads_per_layer"},
-      std::string_view{"radius"},     std::string_view{"prefix_lm"},      std::string_view{"multi_query"}};
+  constexpr std::array words{std::string_view{"rope"},
+                             std::string_view{"rotary"},
+                             std::string_view{"nope"},
+                             std::string_view{"qk_"},
+                             std::string_view{"window"},
+                             std::string_view{"sliding"},
+                             std::string_view{"sink"},
+                             std::string_view{"theta"},
+                             std::string_view{"alibi"},
+                             std::string_view{"local_"},
+                             std::string_view{"global_"},
+                             std::string_view{"chunk"},
+                             std::string_view{"position"},
+                             std::string_view{"bidirectional"},
+                             std::string_view{"causal"},
+                             std::string_view{"relative_"},
+                             std::string_view{"cross_attention"},
+                             std::string_view{"layer_types"},
+                             std::string_view{"block_type"},
+                             std::string_view{"pattern"},
+                             std::string_view{"head_dim"},
+                             std::string_view{"kv_heads"},
+                             std::string_view{"key_value_heads"},
+                             std::string_view{"query_groups"},
+                             std::string_view{"lora_rank"},
+                             std::string_view{"attn_scal"},
+                             std::string_view{"attention_scal"},
+                             std::string_view{"attention_multiplier"},
+                             std::string_view{"softmax_scale"},
+                             std::string_view{"query_pre_attn"},
+                             std::string_view{"softcap"},
+                             std::string_view{"soft_cap"},
+                             std::string_view{"compress"},
+                             std::string_view{"sparse"},
+                             std::string_view{"index_topk"},
+                             std::string_view{"layer_group"},
+                             std::string_view{"attn_idxs"},
+                             std::string_view{"attn_layer"},
+                             std::string_view{"attention_layer"},
+                             std::string_view{"linear_attn"},
+                             std::string_view{"interval"},
+                             std::string_view{"temperature_tuning"},
+                             std::string_view{"attn_type"},
+                             std::string_view{"attention_type"},
+                             std::string_view{"attention_value"},
+                             std::string_view{"is_decoder"},
+                             std::string_view{"kv_channels"},
+                             std::string_view{"heads_per_layer"},
+                             std::string_view{"radius"},
+                             std::string_view{"prefix_lm"},
+                             std::string_view{"multi_query"}};
   // Norms, training, experts, memory: they say these words and change nothing here.
-  constexpr std::array harmless{
-      std::string_view{"norm"},           std::string_view{"layernorm"},     std::string_view{"router"},
-      std::string_view{"loss"},           std::string_view{"chunk_size_feed_forward"}, std::string_view{"mamba"},
-      std::string_view{"q_lora_rank"},    std::string_view{"o_lora_rank"},   std::string_view{"kernel"},
-      std::string_view{"linear_num"},     std::string_view{"linear_key_head_dim"}, std::string_view{"linear_value_head_dim"},
-      std::string_view{"index_head_dim"}, std::string_view{"index_n_heads"}, std::string_view{"mlp_layer_types"},
-      std::string_view{"decoder_sparse_step"}, std::string_view{"cross_attention_hidden_size"},
-      std::string_view{"add_cross_attention"}, std::string_view{"activation_sparsity"}, std::string_view{"shard"},
-      std::string_view{"final_logit"},    std::string_view{"position_id"},   std::string_view{"time_step"},
-      std::string_view{"temporal_patch"}, std::string_view{"pooling"},       std::string_view{"mtp"},
-      std::string_view{"qk_bias"}};
+  constexpr std::array harmless{std::string_view{"norm"},
+                                std::string_view{"layernorm"},
+                                std::string_view{"router"},
+                                std::string_view{"loss"},
+                                std::string_view{"chunk_size_feed_forward"},
+                                std::string_view{"mamba"},
+                                std::string_view{"q_lora_rank"},
+                                std::string_view{"o_lora_rank"},
+                                std::string_view{"kernel"},
+                                std::string_view{"linear_num"},
+                                std::string_view{"linear_key_head_dim"},
+                                std::string_view{"linear_value_head_dim"},
+                                std::string_view{"index_head_dim"},
+                                std::string_view{"index_n_heads"},
+                                std::string_view{"mlp_layer_types"},
+                                std::string_view{"decoder_sparse_step"},
+                                std::string_view{"cross_attention_hidden_size"},
+                                std::string_view{"add_cross_attention"},
+                                std::string_view{"activation_sparsity"},
+                                std::string_view{"shard"},
+                                std::string_view{"final_logit"},
+                                std::string_view{"position_id"},
+                                std::string_view{"time_step"},
+                                std::string_view{"temporal_patch"},
+                                std::string_view{"pooling"},
+                                std::string_view{"mtp"},
+                                std::string_view{"qk_bias"}};
   for (const std::string_view one : harmless)
     if (key.find(one) != key.npos) return false;
-  return std::any_of(words.begin(), words.end(), [&](std::string_view one) { return key.find(one) != key.npos; });
+  return std::any_of(words.begin(), words.end(),
+                     [&](std::string_view one) { return key.find(one) != key.npos; });
 }
 
 }  // namespace posenc::inline v0_2::detail::huggingface

@@ -17,22 +17,23 @@ enum class other_kind : unsigned char { learned, alibi, mpt, t5, sinusoidal, whi
 
 /// Peculiarities of these classes, to be combined.
 enum other_trait : std::uint32_t {
-  causal_stack = 1u << 0,         ///< a decoder alone; the others are encoders unless "is_decoder" says otherwise
-  two_stacks = 1u << 1,           ///< an encoder and a decoder
-  decoder_alone = 1u << 2,        ///< keys are named as those of the decoder of an encoder-decoder
-  two_reserved = 1u << 3,         ///< the table has two more rows, position p uses row p + 2
-  after_padding = 1u << 4,        ///< position p uses row p + pad_token_id + 1
-  counts_after_padding = 1u << 5, ///< sinusoids of position p + pad_token_id + 1, in fairseq's order of channels
-  own_table_width = 1u << 6,      ///< the table is as wide as "embedding_size"
-  input_table_width = 1u << 7,    ///< the table is as wide as "input_embedding_size"
-  true_width = 1u << 8,           ///< heads divide "true_hidden_size"
-  windowed = 1u << 9,             ///< "attention_window", half to each side
-  one_kv_head = 1u << 10,         ///< "multi_query", true if absent
-  plain_dot = 1u << 11,           ///< σ = 1
-  scaled_by_switch = 1u << 12,    ///< scale_attn_weights, scale_attn_by_inverse_layer_idx
-  table_per_layer = 1u << 13,     ///< every layer has a bias table of its own
-  local_encoder = 1u << 14,       ///< "local_radius" limits the encoder
-  alternating = 1u << 15,         ///< "attention_types": [[["global", "local"], 12]] and "window_size"
+  causal_stack = 1u << 0,   ///< a decoder alone; the others are encoders unless "is_decoder" says otherwise
+  two_stacks = 1u << 1,     ///< an encoder and a decoder
+  decoder_alone = 1u << 2,  ///< keys are named as those of the decoder of an encoder-decoder
+  two_reserved = 1u << 3,   ///< the table has two more rows, position p uses row p + 2
+  after_padding = 1u << 4,  ///< position p uses row p + pad_token_id + 1
+  counts_after_padding =
+      1u << 5,                ///< sinusoids of position p + pad_token_id + 1, in fairseq's order of channels
+  own_table_width = 1u << 6,  ///< the table is as wide as "embedding_size"
+  input_table_width = 1u << 7,  ///< the table is as wide as "input_embedding_size"
+  true_width = 1u << 8,         ///< heads divide "true_hidden_size"
+  windowed = 1u << 9,           ///< "attention_window", half to each side
+  one_kv_head = 1u << 10,       ///< "multi_query", true if absent
+  plain_dot = 1u << 11,         ///< σ = 1
+  scaled_by_switch = 1u << 12,  ///< scale_attn_weights, scale_attn_by_inverse_layer_idx
+  table_per_layer = 1u << 13,   ///< every layer has a bias table of its own
+  local_encoder = 1u << 14,     ///< "local_radius" limits the encoder
+  alternating = 1u << 15,       ///< "attention_types": [[["global", "local"], 12]] and "window_size"
 };
 
 /// A model class that does not rotate. A count of 0 means that config.json has to state it.

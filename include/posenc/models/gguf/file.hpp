@@ -260,7 +260,8 @@ template <class F>
     constexpr std::string_view start = "posenc: ";
     const std::string file = path.filename().string();
     if (sentence.find(file) != sentence.npos) return std::string(sentence);
-    return std::string(start) + file + ": " + std::string(sentence.substr(sentence.starts_with(start) ? start.size() : 0));
+    return std::string(start) + file + ": " +
+           std::string(sentence.substr(sentence.starts_with(start) ? start.size() : 0));
   };
   try {
     return f();
@@ -340,7 +341,8 @@ class gguf_parser {
   /// \throws format_error when there are more things than any model has.
   void at_most(std::uint64_t count, std::uint64_t most, const char* what) const {
     if (count > most)
-      fail<format_error>("GGUF: ", count, " ", what, " at byte offset ", offset_, "; at most ", most, " are read");
+      fail<format_error>("GGUF: ", count, " ", what, " at byte offset ", offset_, "; at most ", most,
+                         " are read");
   }
   /// \throws format_error when `count` bytes lead beyond what a header is allowed to take.
   void within_limit(std::uint64_t count, const char* what) const {

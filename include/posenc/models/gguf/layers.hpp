@@ -186,8 +186,11 @@ class reader {
     std::string nearest;
     for (const std::string_view one : nearest_names(architecture_, known, 3))
       nearest.append(nearest.empty() ? "" : ", ").append(one);
-    refuse("this architecture is not known, and which channels pair up is not guessed; the known ones nearest in "
-           "name are ", nearest, " (docs/models.md has them all)");
+    refuse(
+        "this architecture is not known, and which channels pair up is not guessed; the known ones nearest "
+        "in "
+        "name are ",
+        nearest, " (docs/models.md has them all)");
   }
 
   [[nodiscard]] std::vector<index_t> all_layers(index_t count) const {
@@ -206,20 +209,23 @@ class reader {
     if (left.empty()) return;
     constexpr std::size_t shown = 8;
     std::string names;
-    for (std::size_t n = 0; n < (std::min)(left.size(), shown); ++n) names.append(n == 0 ? "" : ", ").append(left[n]);
-    if (left.size() > shown) names.append(" and ").append(std::to_string(left.size() - shown)).append(" more");
+    for (std::size_t n = 0; n < (std::min)(left.size(), shown); ++n)
+      names.append(n == 0 ? "" : ", ").append(left[n]);
+    if (left.size() > shown)
+      names.append(" and ").append(std::to_string(left.size() - shown)).append(" more");
     warn("not read: the ", left.size() == 1 ? "key " : "keys ", names);
   }
   /// True for a key whose name speaks of positions, widths, layers or masks.
   [[nodiscard]] static bool speaks_of_positions(std::string_view key) {
-    constexpr std::array words{
-        std::string_view{"rope"},      std::string_view{"attention."}, std::string_view{"attn_"},
-        std::string_view{"sliding"},   std::string_view{"position"},   std::string_view{"alibi"},
-        std::string_view{"interval"},  std::string_view{"temperature"}};
+    constexpr std::array words{std::string_view{"rope"},     std::string_view{"attention."},
+                               std::string_view{"attn_"},    std::string_view{"sliding"},
+                               std::string_view{"position"}, std::string_view{"alibi"},
+                               std::string_view{"interval"}, std::string_view{"temperature"}};
     constexpr std::array harmless{std::string_view{"norm"}, std::string_view{"lora_rank"},
                                   std::string_view{"final_logit"}};
     const auto has = [&](std::string_view word) { return key.find(word) != key.npos; };
-    return std::any_of(words.begin(), words.end(), has) && std::none_of(harmless.begin(), harmless.end(), has);
+    return std::any_of(words.begin(), words.end(), has) &&
+           std::none_of(harmless.begin(), harmless.end(), has);
   }
 
   // ---- Encodings other than RoPE ------------------------------------------------------------------------
@@ -424,7 +430,8 @@ class reader {
   [[nodiscard]] double softmax_scale(index_t width, index_t heads) const {
     if (const auto stated = number("attention.scale"); stated && *stated != 0) return *stated;
     if (is({"gemma3n", "gemma4"})) return 1;
-    if (is({"grok"})) return number("attention.output_scale").value_or(1 / std::sqrt(static_cast<double>(width)));
+    if (is({"grok"}))
+      return number("attention.output_scale").value_or(1 / std::sqrt(static_cast<double>(width)));
     // The 27 B models of Gemma 2 and 3 scale by the width of the model over its heads.
     const bool large_gemma = (is({"gemma2"}) && out_.layers == 46) || (is({"gemma3"}) && out_.layers == 62);
     if (large_gemma && heads > 0) width = needed("embedding_length", 1, widest) / heads;

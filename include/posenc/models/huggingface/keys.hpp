@@ -53,11 +53,12 @@ class config_keys {
  protected:
   ~config_keys() = default;
 
-  static constexpr std::int64_t most_layers = 10'000, widest = 1 << 18, widest_head = 1 << 14, most_buckets = 4096,
-                                most_positions = std::int64_t{1} << 40;
+  static constexpr std::int64_t most_layers = 10'000, widest = 1 << 18, widest_head = 1 << 14,
+                                most_buckets = 4096, most_positions = std::int64_t{1} << 40;
   static constexpr std::size_t most_warnings = 100;
   static constexpr const char* how_to_state_the_pairing =
-      "state which channels pair up, which is not guessed (huggingface_options::pairing; --pairing half_split or "
+      "state which channels pair up, which is not guessed (huggingface_options::pairing; --pairing "
+      "half_split or "
       "interleaved), or use a model_type that is known";
 
   [[nodiscard]] const json_object& config() const noexcept { return text_ ? *text_ : root_; }
@@ -67,7 +68,8 @@ class config_keys {
   void warn(const Parts&... parts) {
     std::string sentence;
     (append(sentence, parts), ...);
-    if (said_.size() < most_warnings && said_.insert(sentence).second) out_.warnings.push_back(std::move(sentence));
+    if (said_.size() < most_warnings && said_.insert(sentence).second)
+      out_.warnings.push_back(std::move(sentence));
   }
   template <class... Parts>
   [[noreturn]] void refuse(const Parts&... parts) const {
@@ -97,13 +99,14 @@ class config_keys {
 
   /// The first of several keys that is there.
   template <class Names>
-  [[nodiscard]] std::optional<index_t> first_count(const Names& names, std::int64_t least, std::int64_t most) const {
+  [[nodiscard]] std::optional<index_t> first_count(const Names& names, std::int64_t least,
+                                                   std::int64_t most) const {
     for (const auto& key : names)
       if (const auto value = config().count(key, least, most)) return value;
     return std::nullopt;
   }
-  [[nodiscard]] std::optional<index_t> first_count(std::initializer_list<const char*> names, std::int64_t least,
-                                                   std::int64_t most) const {
+  [[nodiscard]] std::optional<index_t> first_count(std::initializer_list<const char*> names,
+                                                   std::int64_t least, std::int64_t most) const {
     return first_count<std::initializer_list<const char*>>(names, least, most);
   }
   [[nodiscard]] index_t needed_count(std::initializer_list<const char*> names, std::int64_t most,
@@ -135,14 +138,16 @@ class config_keys {
   /// hidden_size / num_attention_heads. \throws std::invalid_argument when it is no whole number.
   [[nodiscard]] index_t head_width(index_t if_no_width = 0, index_t if_no_heads = 0) {
     const index_t width = model_width() ? *model_width() : needed_count({"hidden_size"}, widest, if_no_width);
-    const index_t heads = head_count() ? *head_count() : needed_count({"num_attention_heads"}, widest, if_no_heads);
+    const index_t heads =
+        head_count() ? *head_count() : needed_count({"num_attention_heads"}, widest, if_no_heads);
     return divided(width, heads, "hidden_size", "num_attention_heads");
   }
   /// width / heads. \throws std::invalid_argument when it is no whole number.
   [[nodiscard]] index_t divided(index_t width, index_t heads, const char* name_of_width,
                                 const char* name_of_heads) const {
     if (width % heads != 0)
-      refuse(name_of_width, " ", width, " is no multiple of ", name_of_heads, " ", heads, " and there is no head_dim");
+      refuse(name_of_width, " ", width, " is no multiple of ", name_of_heads, " ", heads,
+             " and there is no head_dim");
     if (width / heads > widest_head) refuse("heads of ", width / heads, " channels, more than ", widest_head);
     return width / heads;
   }
@@ -160,27 +165,32 @@ class config_keys {
     std::vector<std::string> left;
     const auto collect = [&](const json_object& object) {
       for (const std::string& key : object.unread())
-        if (speaks_of_positions(key) && !is_off(object.raw().at(key), key)) left.push_back(object.name_of_key(key));
+        if (speaks_of_positions(key) && !is_off(object.raw().at(key), key))
+          left.push_back(object.name_of_key(key));
     };
     collect(root_);
     if (text_) collect(*text_);
     if (left.empty()) return;
     constexpr std::size_t shown = 8;
     std::string names;
-    for (std::size_t n = 0; n < (std::min)(left.size(), shown); ++n) names.append(n == 0 ? "" : ", ").append(left[n]);
-    if (left.size() > shown) names.append(" and ").append(std::to_string(left.size() - shown)).append(" more");
+    for (std::size_t n = 0; n < (std::min)(left.size(), shown); ++n)
+      names.append(n == 0 ? "" : ", ").append(left[n]);
+    if (left.size() > shown)
+      names.append(" and ").append(std::to_string(left.size() - shown)).append(" more");
     const char* which = left.size() == 1 ? "key " : "keys ";
     if (!known)
-      refuse("this model_type is not known, and the ", which, names,
-             left.size() == 1 ? " speaks" : " speak", " of positions in a way that is not read: the description would "
-             "be a guess. ", nearest_types());
+      refuse("this model_type is not known, and the ", which, names, left.size() == 1 ? " speaks" : " speak",
+             " of positions in a way that is not read: the description would "
+             "be a guess. ",
+             nearest_types());
     warn("not read: the ", which, names);
   }
 
   /// "The known model types with the nearest names are …".
   [[nodiscard]] std::string nearest_types() const {
     std::string sentence = "The known model types nearest in name are ";
-    for (const std::string_view one : nearest_names(type_, known_types(), 3)) sentence.append(one).append(", ");
+    for (const std::string_view one : nearest_names(type_, known_types(), 3))
+      sentence.append(one).append(", ");
     sentence.resize(sentence.size() - 2);
     return sentence + " (docs/models.md has them all)";
   }

@@ -47,7 +47,8 @@ class reader final : public rope_blocks {
     layer_numbers numbers{};
     bool operator<(const layer_facts& other) const {
       return std::tie(type, sort, rotates, scaled, heads, kv_heads, numbers) <
-             std::tie(other.type, other.sort, other.rotates, other.scaled, other.heads, other.kv_heads, other.numbers);
+             std::tie(other.type, other.sort, other.rotates, other.scaled, other.heads, other.kv_heads,
+                      other.numbers);
     }
   };
 
@@ -56,7 +57,8 @@ class reader final : public rope_blocks {
       family_ = *known;
     else
       adopt_unknown_family();
-    if (has_trait(stated_pairing) && !config().boolean("rope_interleave").value_or(true)) family_.pairing = half_split;
+    if (has_trait(stated_pairing) && !config().boolean("rope_interleave").value_or(true))
+      family_.pairing = half_split;
     if (const auto stated = config().boolean("rotary_emb_interleaved"))
       family_.pairing = *stated ? interleaved : half_split;
     read_block();
@@ -72,7 +74,8 @@ class reader final : public rope_blocks {
   void adopt_unknown_family() {
     std::optional<posenc::pairing> stated = options_.pairing;
     for (const char* key : {"rope_interleave", "rope_interleaved", "rotary_emb_interleaved"})
-      if (const auto states = config().boolean(key); states && !stated) stated = *states ? interleaved : half_split;
+      if (const auto states = config().boolean(key); states && !stated)
+        stated = *states ? interleaved : half_split;
     if (!stated) refuse("this model_type is not known: ", how_to_state_the_pairing, ". ", nearest_types());
     for (const char* key : {"rope_scaling", "rope_parameters"})
       if (config().has(key) && !config().find(key)->is_object())
@@ -91,7 +94,8 @@ class reader final : public rope_blocks {
         if (!config().has(key)) refuse("latent attention needs the key ", key);
     }
     if (!context()) refuse("needs the key max_position_embeddings");
-    warn(type_.empty() ? "the model type" : type_, " is not known: described as a causal decoder without sinks or softcap "
+    warn(type_.empty() ? "the model type" : type_,
+         " is not known: described as a causal decoder without sinks or softcap "
          "whose attention layers all rotate, as far as its file does not say otherwise");
     unknown_ = true;
   }
@@ -99,17 +103,21 @@ class reader final : public rope_blocks {
   /// Head counts, with the defaults of the model class.
   void read_heads() {
     out_.heads = head_count() ? *head_count() : needed_count({"num_attention_heads"}, widest, family_.heads);
-    const std::initializer_list<const char*> names{"num_key_value_heads", "num_kv_heads", "num_attention_groups"};
+    const std::initializer_list<const char*> names{"num_key_value_heads", "num_kv_heads",
+                                                   "num_attention_groups"};
     const auto stated = first_count(names, 1, widest);
     // An explicit null means as many as query heads.
     const bool null =
         std::any_of(names.begin(), names.end(), [&](const char* key) { return config().mentions(key); });
     out_.kv_heads = stated ? *stated : null || family_.kv_heads == 0 ? out_.heads : family_.kv_heads;
-    if (!stated && !null && family_.kv_heads != 0 && out_.heads % family_.kv_heads != 0) out_.kv_heads = out_.heads;
-    if (falcon_kv_heads_) out_.kv_heads = *falcon_kv_heads_;
+    if (!stated && !null && family_.kv_heads != 0 && out_.heads % family_.kv_heads != 0)
+      out_.kv_heads = out_.heads;
+    if (falcon_kv_heads_)
+      out_.kv_heads = *falcon_kv_heads_;
     else if (!stated && !null && out_.kv_heads != out_.heads)
       warn("num_key_value_heads is missing: ", out_.kv_heads, " is the default of ", type_);
-    if (has_trait(latent)) out_.kv_heads = out_.heads;  // keys and values of every head come from one latent row
+    if (has_trait(latent))
+      out_.kv_heads = out_.heads;  // keys and values of every head come from one latent row
     check_groups(out_.heads, out_.kv_heads);
   }
   void check_groups(index_t heads, index_t kv_heads) const {
@@ -133,7 +141,8 @@ class reader final : public rope_blocks {
     // A list of the layers says how many there are where no number does.
     if (!first_count({"num_hidden_layers", "n_layer", "n_layers", "num_layers"}, 1, most_layers))
       for (const char* key : {"layer_types", "layers_block_type"})
-        if (const json* listed = config().find(key); listed != nullptr && listed->is_array() && !listed->empty() &&
+        if (const json* listed = config().find(key); listed != nullptr && listed->is_array() &&
+                                                     !listed->empty() &&
                                                      listed->size() <= static_cast<std::size_t>(most_layers))
           return static_cast<index_t>(listed->size());
     return layer_count(family_.layers);
@@ -159,7 +168,8 @@ class reader final : public rope_blocks {
       warn("beyond index_topk ", first_count({"index_topk"}, 0, most_positions).value_or(2048),
            " tokens an indexer chooses the keys of a query; attention to all of them is described");
     if (const auto share = config().number("attention_value_scale"); share && *share != 1)
-      warn("values are multiplied by attention_value_scale ", *share, " before attention, which is not described");
+      warn("values are multiplied by attention_value_scale ", *share,
+           " before attention, which is not described");
   }
 
   /// The words and numbers of every layer.
@@ -188,7 +198,8 @@ class reader final : public rope_blocks {
       if (one.sort == layer_sort::window) {
         if (has_trait(window_kv_twice)) one.kv_heads *= 2;
         if (const auto own = first_count({"num_sliding_attention_heads"}, 1, widest)) one.heads = *own;
-        if (const json* other = config().find("attention_other_setting"); other != nullptr && other->is_object()) {
+        if (const json* other = config().find("attention_other_setting");
+            other != nullptr && other->is_object()) {
           const json_object setting(*other, "attention_other_setting", &log_);
           if (const auto own = setting.count("num_attention_heads", 1, widest)) one.heads = *own;
           if (const auto own = setting.count("num_attention_groups", 1, widest)) one.kv_heads = *own;
@@ -214,7 +225,8 @@ class reader final : public rope_blocks {
 
   /// How many tokens the window of local layers has; 0: there is none.
   [[nodiscard]] index_t window() {
-    if (const auto before = first_count({"sliding_window_size"}, 1, most_positions); before && has_trait(window_kv_twice))
+    if (const auto before = first_count({"sliding_window_size"}, 1, most_positions);
+        before && has_trait(window_kv_twice))
       return *before + 1;  // tokens before the query's own
     if (family_.list == list_form::periodic_words)
       return first_count({"attention_window_size"}, 1, most_positions).value_or(family_.window);
@@ -247,14 +259,17 @@ class reader final : public rope_blocks {
   }
 
   [[nodiscard]] index_t period() const {
-    for (const char* key :
-         {"sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers", "full_attention_interval",
-          "layer_group_size", "attn_layer_period"}) {
+    for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers",
+                            "full_attention_interval", "layer_group_size", "attn_layer_period"}) {
       const json* found = config().find(key);
       if (found == nullptr) continue;
       // EXAONE writes "LLLG" for a period of 4.
-      if (found->is_string() && !found->template get<std::string>().empty())
-        return static_cast<index_t>(found->template get<std::string>().size());
+      if (found->is_string() && std::string_view(key) == "sliding_window_pattern") {
+        const std::string letters = found->template get<std::string>();
+        if (letters.empty() || letters.find_first_not_of('L') != letters.size() - 1 || letters.back() != 'G')
+          refuse("sliding_window_pattern ", letters.substr(0, 64), " is not of the form LLLG");
+        return static_cast<index_t>(letters.size());
+      }
       return config().count(key, 1, most_layers).value_or(family_.period);
     }
     return family_.period;
@@ -290,14 +305,16 @@ class reader final : public rope_blocks {
     for (const std::string& one : words)
       if (!sort_of(one)) {
         std::string known;
-        for (const layer_word& word : huggingface::layer_words) known.append(known.empty() ? "" : ", ").append(word.word);
+        for (const layer_word& word : huggingface::layer_words)
+          known.append(known.empty() ? "" : ", ").append(word.word);
         refuse(key, " has ", one.substr(0, 64), "; known are ", known);
       }
   }
 
   /// True for a class that has full layers alone, whatever its file lists.
   [[nodiscard]] bool ignores_words(const std::vector<std::string>& words) const {
-    if (unknown_ || family_.rule != layer_rule::all_full || family_.list != list_form::none || nested_) return false;
+    if (unknown_ || family_.rule != layer_rule::all_full || family_.list != list_form::none || nested_)
+      return false;
     return std::any_of(words.begin(), words.end(), [](const std::string& one) {
       const layer_sort sort = *sort_of(one);
       return sort == layer_sort::window || sort == layer_sort::chunk;
@@ -308,13 +325,14 @@ class reader final : public rope_blocks {
   [[nodiscard]] std::optional<std::vector<std::string>> listed_otherwise() {
     const auto count = static_cast<std::size_t>(out_.layers);
     const std::string other = has_trait(others_recurrent) ? "linear_attention" : "sliding_attention";
-    const auto from_indices = [&](const char* key, index_t first, const char* marked, const std::string& rest)
-        -> std::optional<std::vector<std::string>> {
+    const auto from_indices = [&](const char* key, index_t first, const char* marked,
+                                  const std::string& rest) -> std::optional<std::vector<std::string>> {
       const auto indices = config().integers(key);
       if (!indices) return std::nullopt;
       return marked_words(key, *indices, first, marked, rest);
     };
-    const auto from_numbers = [&](const char* key, const auto& word_of) -> std::optional<std::vector<std::string>> {
+    const auto from_numbers = [&](const char* key,
+                                  const auto& word_of) -> std::optional<std::vector<std::string>> {
       const auto numbers = config().integers(key);
       if (!numbers) return std::nullopt;
       if (numbers->size() < count) refuse(key, " lists ", numbers->size(), " layers of ", count);
@@ -343,7 +361,9 @@ class reader final : public rope_blocks {
       case list_form::compress_ratios:
         return from_numbers("compress_ratios", [&](index_t n) {
           if (n != 0 && n != 4 && n != 128) refuse("compress_ratios has ", n, "; known are 0, 4 and 128");
-          return n == 0 ? "sliding_attention" : n == 4 ? "compressed_sparse_attention" : "heavily_compressed_attention";
+          return n == 0   ? "sliding_attention"
+                 : n == 4 ? "compressed_sparse_attention"
+                          : "heavily_compressed_attention";
         });
       case list_form::linear_attn_config: {
         const auto inner = config().object("linear_attn_config");
@@ -355,23 +375,31 @@ class reader final : public rope_blocks {
       case list_form::letters: {
         const auto letters = config().text("hybrid_override_pattern");
         if (!letters) return std::nullopt;
-        if (letters->size() != count) refuse("hybrid_override_pattern has ", letters->size(), " letters for ", count, " layers");
+        if (letters->size() != count)
+          refuse("hybrid_override_pattern has ", letters->size(), " letters for ", count, " layers");
         std::vector<std::string> words;
         for (const char letter : *letters) {
           if (std::string_view("M*-E").find(letter) == std::string_view::npos)
-            refuse("hybrid_override_pattern has the letter ", std::string(1, letter), "; known are M, *, - and E");
-          words.emplace_back(letter == '*' ? "full_attention" : letter == 'M' ? "linear_attention" : letter == '-' ? "mlp" : "moe");
+            refuse("hybrid_override_pattern has the letter ", std::string(1, letter),
+                   "; known are M, *, - and E");
+          words.emplace_back(letter == '*'   ? "full_attention"
+                             : letter == 'M' ? "linear_attention"
+                             : letter == '-' ? "mlp"
+                                             : "moe");
         }
         return words;
       }
       case list_form::periodic_words: {
         std::vector<std::string> pattern =
-            config().texts("block_types").value_or(std::vector<std::string>{"recurrent", "recurrent", "attention"});
+            config()
+                .texts("block_types")
+                .value_or(std::vector<std::string>{"recurrent", "recurrent", "attention"});
         if (pattern.empty()) refuse("block_types is empty");
         std::vector<std::string> words;
         for (std::size_t i = 0; i < count; ++i) {
           const std::string& one = pattern[i % pattern.size()];
-          if (one != "recurrent" && one != "attention") refuse("block_types has ", one.substr(0, 64), "; known are recurrent and attention");
+          if (one != "recurrent" && one != "attention")
+            refuse("block_types has ", one.substr(0, 64), "; known are recurrent and attention");
           words.emplace_back(one == "attention" ? "sliding_attention" : "linear_attention");
         }
         return words;
@@ -381,8 +409,9 @@ class reader final : public rope_blocks {
     }
   }
 
-  [[nodiscard]] std::vector<std::string> marked_words(const char* key, const std::vector<index_t>& indices, index_t first,
-                                                      const char* marked, const std::string& rest) const {
+  [[nodiscard]] std::vector<std::string> marked_words(const char* key, const std::vector<index_t>& indices,
+                                                      index_t first, const char* marked,
+                                                      const std::string& rest) const {
     std::vector<std::string> words(static_cast<std::size_t>(out_.layers), rest);
     for (const index_t index : indices) {
       if (index < first || index - first >= out_.layers)
@@ -447,12 +476,13 @@ class reader final : public rope_blocks {
       if (has_trait(local_without_rope)) other = other && !turns_here;
       if (has_trait(local_needs_window) && window_ == 0) other = false;
       if (family_.rule == layer_rule::compressed)
-        words.emplace_back(i >= 2 && i % 2 == 1 ? "compressed_sparse_attention" : "heavily_compressed_attention");
+        words.emplace_back(i >= 2 && i % 2 == 1 ? "compressed_sparse_attention"
+                                                : "heavily_compressed_attention");
       else
-        words.emplace_back(!other                                           ? "full_attention"
-                           : has_trait(others_recurrent)                    ? "linear_attention"
+        words.emplace_back(!other                                       ? "full_attention"
+                           : has_trait(others_recurrent)                ? "linear_attention"
                            : family_.rule == layer_rule::rope_in_chunks ? "chunked_attention"
-                                                                            : "sliding_attention");
+                                                                        : "sliding_attention");
     }
     return words;
   }
@@ -466,7 +496,8 @@ class reader final : public rope_blocks {
     std::vector<bool> turns;
     const auto listed = config().integers("no_rope_layers");
     if (listed && !listed->empty()) {
-      if (listed->size() != count) refuse("no_rope_layers lists ", listed->size(), " layers, num_hidden_layers is ", count);
+      if (listed->size() != count)
+        refuse("no_rope_layers lists ", listed->size(), " layers, num_hidden_layers is ", count);
       for (const index_t one : *listed) turns.push_back(one != 0);
       return turns;
     }
@@ -494,10 +525,11 @@ class reader final : public rope_blocks {
     std::vector<layer_numbers> all;
     const auto take = [&](const char* key, std::optional<double> layer_numbers::*member) {
       const json* found = config().find(key);
-      if (found == nullptr || !found->is_array()) return;
+      if (found == nullptr || (found->is_number() && std::string_view(key) == "rope_theta")) return;
       const std::vector<double> listed = *config().numbers(key);
       const auto count = static_cast<std::size_t>(out_.layers);
-      if (listed.size() < count) refuse(key, " lists ", listed.size(), " layers, num_hidden_layers is ", count);
+      if (listed.size() < count)
+        refuse(key, " lists ", listed.size(), " layers, num_hidden_layers is ", count);
       all.resize(count);
       for (std::size_t i = 0; i < count; ++i) all[i].*member = listed[i];
     };
@@ -505,7 +537,8 @@ class reader final : public rope_blocks {
     take("layer_rope_theta", &layer_numbers::base);
     take("partial_rotary_factors", &layer_numbers::share);
     for (const layer_numbers& one : all)
-      if (one.share && !(*one.share >= 0 && *one.share <= 1)) refuse("partial_rotary_factors has ", *one.share);
+      if (one.share && !(*one.share >= 0 && *one.share <= 1))
+        refuse("partial_rotary_factors has ", *one.share);
     return all;
   }
 
@@ -542,6 +575,7 @@ class reader final : public rope_blocks {
     if (has_trait(softcap)) {
       const double standard = config().mentions("attn_logit_softcapping") ? 0 : 50;
       encoding.softcap = config().number("attn_logit_softcapping").value_or(standard);
+      if (encoding.softcap < 0) refuse("attn_logit_softcapping ", encoding.softcap, " is negative");
     }
     const index_t head_dim = head_dim_of(kind);
     encoding.head_dim = encoding.value_dim = head_dim;
@@ -598,21 +632,27 @@ class reader final : public rope_blocks {
     if (has_trait(prefix_if_both_ways)) return false;
     const json* flag = config().find("use_bidirectional_attention");
     if (flag == nullptr) return false;
-    return flag->is_boolean() ? flag->template get<bool>() : config().text("use_bidirectional_attention") == "all";
+    return flag->is_boolean() ? flag->template get<bool>()
+                              : config().text("use_bidirectional_attention") == "all";
   }
 
   /// PaliGemma saves its Gemma with this flag: image and prompt see one another.
   [[nodiscard]] bool is_prefix_lm() {
-    if (!has_trait(prefix_if_both_ways) || !config().boolean("use_bidirectional_attention").value_or(false)) return false;
-    warn("use_bidirectional_attention: the tokens of image and prompt see one another both ways, those of the answer "
-         "look back (options.visible = posenc::prefix_lm(tokens))");
+    if (!has_trait(prefix_if_both_ways) || !config().boolean("use_bidirectional_attention").value_or(false))
+      return false;
+    warn(
+        "use_bidirectional_attention: the tokens of image and prompt see one another both ways, those of the "
+        "answer "
+        "look back (options.visible = posenc::prefix_lm(tokens))");
     return true;
   }
   [[nodiscard]] bool sees_images_both_ways() {
     const json* flag = config().find("use_bidirectional_attention");
     if (flag == nullptr || !flag->is_string() || flag->template get<std::string>() != "vision") return false;
-    warn("use_bidirectional_attention is vision: the tokens of one image see one another both ways, everything else "
-         "looks back (options.visible = posenc::blocks(rows of the images))");
+    warn(
+        "use_bidirectional_attention is vision: the tokens of one image see one another both ways, "
+        "everything else "
+        "looks back (options.visible = posenc::blocks(rows of the images))");
     return true;
   }
 
@@ -620,17 +660,20 @@ class reader final : public rope_blocks {
     (void)config().has("head_dim");  // files of latent models have it, for the part that turns
     if (has_trait(latent)) {
       const index_t still = needed_count({"qk_nope_head_dim"}, widest_head, family_.still);
-      if (has_trait(no_rotation) && config().count("qk_rope_head_dim", 0, widest_head) == index_t{0}) return still;
+      if (has_trait(no_rotation) && config().count("qk_rope_head_dim", 0, widest_head) == index_t{0})
+        return still;
       return still + needed_count({"qk_rope_head_dim"}, widest_head, family_.turning);
     }
     if (has_trait(global_head) && kind.sort == layer_sort::full)
       return first_count({"global_head_dim"}, 1, widest_head).value_or(512);
     if (has_trait(wide_heads)) {
       if (const auto stated = first_count({"attention_head_dim"}, 1, widest_head)) return *stated;
-      const index_t width = model_width() ? *model_width() : needed_count({"hidden_size"}, widest, family_.hidden);
+      const index_t width =
+          model_width() ? *model_width() : needed_count({"hidden_size"}, widest, family_.hidden);
       return divided(2 * width, out_.heads, "2 x hidden_size", "num_attention_heads");
     }
-    if (const auto stated = first_count({"head_dim", "kv_channels", "attention_head_dim"}, 1, widest_head)) return *stated;
+    if (const auto stated = first_count({"head_dim", "kv_channels", "attention_head_dim"}, 1, widest_head))
+      return *stated;
     if (family_.head_dim > 0 && !config().mentions("head_dim")) return family_.head_dim;
     return head_width(family_.hidden, family_.heads);
   }
@@ -639,7 +682,10 @@ class reader final : public rope_blocks {
     if (has_trait(unit_scale)) return 1;
     if (has_trait(wide_heads)) return inverse_root(static_cast<double>(head_dim) / 2);
     if (has_trait(multiplier | multiplier_or_root)) {
-      if (const auto stated = config().number("attention_multiplier")) return *stated;
+      if (const auto stated = config().number("attention_multiplier")) {
+        if (!(*stated > 0)) refuse("attention_multiplier ", *stated, " is not positive");
+        return *stated;
+      }
       if (has_trait(multiplier)) return 1;
     }
     if (has_trait(query_scalar)) {
@@ -656,7 +702,8 @@ class reader final : public rope_blocks {
     const auto touch = [&](std::initializer_list<const char*> names) {
       for (const char* key : names) (void)config().has(key);
     };
-    if (!config().boolean("use_sliding_window").value_or(true)) touch({"sliding_window", "max_window_layers"});
+    if (!config().boolean("use_sliding_window").value_or(true))
+      touch({"sliding_window", "max_window_layers"});
     if (unknown_) {
       if (has_trait(latent)) touch({"kv_lora_rank", "qk_head_dim"});
       return;
@@ -666,10 +713,12 @@ class reader final : public rope_blocks {
       touch({"sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers",
              "full_attention_interval", "layer_group_size", "attn_layer_period", "attn_layer_offset"});
     if (has_trait(no_rope_list)) touch({"no_rope_layer_interval"});
-    if (family_.rule == layer_rule::qwen2 || family_.rule == layer_rule::qwen2_moe) touch({"max_window_layers"});
+    if (family_.rule == layer_rule::qwen2 || family_.rule == layer_rule::qwen2_moe)
+      touch({"max_window_layers"});
     if (family_.list != list_form::none)
-      touch({"full_attn_idxs", "attn_layer_indices", "attn_type_list", "hybrid_layer_pattern", "layers_block_type",
-             "hybrid_override_pattern", "compress_ratios", "linear_attn_config", "compress_rates"});
+      touch({"full_attn_idxs", "attn_layer_indices", "attn_type_list", "hybrid_layer_pattern",
+             "layers_block_type", "hybrid_override_pattern", "compress_ratios", "linear_attn_config",
+             "compress_rates"});
     if (has_trait(latent)) touch({"kv_lora_rank", "qk_head_dim"});
     if (has_trait(indexed)) touch({"indexer_types", "index_topk_freq", "index_topk_pattern"});
     if (has_trait(alpha)) touch({"attention_head_dim", "use_rotary_pos_emb"});

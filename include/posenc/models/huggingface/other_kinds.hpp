@@ -100,7 +100,8 @@ class other_kinds : public config_keys {
 
   void read_mpt() {
     const json empty = json::object();
-    const json_object attention = config().object("attn_config").value_or(json_object(empty, "attn_config", &log_));
+    const json_object attention =
+        config().object("attn_config").value_or(json_object(empty, "attn_config", &log_));
     read_heads_of_row();
     if (const auto stated = attention.count("kv_n_heads", 1, widest)) out_.kv_heads = *stated;
     if (attention.text("attn_type").value_or("") == "multiquery_attention") out_.kv_heads = 1;
@@ -129,9 +130,11 @@ class other_kinds : public config_keys {
     out_.heads = needed_count({"num_heads", "num_attention_heads"}, widest, row_.heads);
     out_.kv_heads = out_.heads;
     const index_t encoder_layers = layer_count(row_.layers);
-    const index_t decoder_layers = first_count({"num_decoder_layers"}, 1, most_layers).value_or(encoder_layers);
+    const index_t decoder_layers =
+        first_count({"num_decoder_layers"}, 1, most_layers).value_or(encoder_layers);
     const index_t buckets = first_count({"relative_attention_num_buckets"}, 1, most_buckets).value_or(32);
-    const position distance = first_count({"relative_attention_max_distance"}, 1, most_positions).value_or(128);
+    const position distance =
+        first_count({"relative_attention_max_distance"}, 1, most_positions).value_or(128);
     const index_t head_dim = first_count({"d_kv"}, 1, widest_head).value_or(64);
     const bool both = config().boolean("is_encoder_decoder").value_or(true);
     const bool decoder_only = !both && config().boolean("is_decoder").value_or(false);
@@ -150,7 +153,8 @@ class other_kinds : public config_keys {
       if (is(local_encoder)) {
         const std::string kind = config().text("encoder_attention_type").value_or("local");
         if (kind != "local")
-          refuse("encoder_attention_type ", kind, " sums blocks of keys into global ones, which is not described");
+          refuse("encoder_attention_type ", kind,
+                 " sums blocks of keys into global ones, which is not described");
         encoder.lookback = encoder.lookahead = first_count({"local_radius"}, 1, most_positions).value_or(127);
       }
     }
@@ -170,13 +174,15 @@ class other_kinds : public config_keys {
 
   /// Layers of a stack; sets the head counts.
   [[nodiscard]] index_t read_stack(const stack& side) {
-    out_.heads = out_.kv_heads = stated_or(side.heads, {"num_attention_heads", "attention_heads"}, widest, row_.heads);
-    const index_t layers = stated_or(side.layers, {"num_hidden_layers", "num_layers"}, most_layers, row_.layers);
+    out_.heads = out_.kv_heads =
+        stated_or(side.heads, {"num_attention_heads", "attention_heads"}, widest, row_.heads);
+    const index_t layers =
+        stated_or(side.layers, {"num_hidden_layers", "num_layers"}, most_layers, row_.layers);
     out_.layers += layers;
     return layers;
   }
-  [[nodiscard]] index_t stated_or(const char* key, std::initializer_list<const char*> others, std::int64_t most,
-                                  index_t if_absent) {
+  [[nodiscard]] index_t stated_or(const char* key, std::initializer_list<const char*> others,
+                                  std::int64_t most, index_t if_absent) {
     if (const auto value = config().count(key, 1, most)) return *value;
     if (const auto value = first_count(others, 1, most)) return *value;
     return needed_count({key}, most, if_absent);
@@ -192,7 +198,8 @@ class other_kinds : public config_keys {
       sinusoidal_description encoding{
           {.width = width, .convention = fairseq ? sinusoid::tensor2tensor : sinusoid::marian}, 0, offset};
       if (fairseq) encoding.options.padding_position = padding;
-      encoding.rows = first_count({rows, "max_position_embeddings"}, 1, most_positions).value_or(row_.positions);
+      encoding.rows =
+          first_count({rows, "max_position_embeddings"}, 1, most_positions).value_or(row_.positions);
       const index_t layers = read_stack(which);
       const index_t head_dim = divided(width, out_.heads, "d_model", which.heads);
       add(std::move(encoding), which.name, all_layers(layers), head_dim, which.name == decoder_stack.name);
@@ -233,7 +240,8 @@ class other_kinds : public config_keys {
     } else if (is(after_padding)) {
       table.row_offset = first_count({"pad_token_id"}, 0, most_positions).value_or(1) + 1;
       if (table.row_offset >= positions)
-        refuse("pad_token_id ", table.row_offset - 1, " leaves no position of max_position_embeddings ", positions);
+        refuse("pad_token_id ", table.row_offset - 1, " leaves no position of max_position_embeddings ",
+               positions);
     }
     return table;
   }
@@ -254,9 +262,10 @@ class other_kinds : public config_keys {
       const bool causal = side.name == decoder_stack.name;
       const index_t layers = read_stack(side);
       const index_t positions =
-          is(windowed) ? needed_count({causal ? "max_decoder_position_embeddings" : "max_encoder_position_embeddings"},
-                                      most_positions, causal ? 1024 : 16'384)
-                       : needed_context();
+          is(windowed)
+              ? needed_count({causal ? "max_decoder_position_embeddings" : "max_encoder_position_embeddings"},
+                             most_positions, causal ? 1024 : 16'384)
+              : needed_context();
       const index_t head_dim = divided(width, out_.heads, "d_model", side.heads);
       if (is(windowed) && !causal)
         add_windowed(table_of(positions, width), side.name, layers, head_dim, false);
@@ -277,7 +286,8 @@ class other_kinds : public config_keys {
       width = model_width() ? *model_width() : needed_count({"hidden_size"}, widest, row_.width);
       out_.layers = layer_count(row_.layers);
       // MobileBERT's attention lives in a bottleneck.
-      const index_t divides = is(true_width) ? first_count({"true_hidden_size"}, 1, widest).value_or(128) : width;
+      const index_t divides =
+          is(true_width) ? first_count({"true_hidden_size"}, 1, widest).value_or(128) : width;
       head_dim = divided(divides, out_.heads, is(true_width) ? "true_hidden_size" : "hidden_size",
                          "num_attention_heads");
       if (is(true_width)) (void)config().has("intra_bottleneck_size");

@@ -81,7 +81,8 @@ class rope_blocks : public other_kinds {
   /// DeepSeek-V4: "rope_scaling" is for the layers whose keys are compressed, the others turn by the plain base.
   void nest_by_compression() {
     const json given = block_.contains("main") && block_.contains("compress") ? block_ : json();
-    json plain = {{"rope_type", "default"}, {"rope_theta", config().number("rope_theta").value_or(family_.base)}};
+    json plain = {{"rope_type", "default"},
+                  {"rope_theta", config().number("rope_theta").value_or(family_.base)}};
     json compressed = block_;
     compressed["rope_theta"] = config().number("compress_rope_theta").value_or(family_.local_base);
     if (compressed.value("rope_type", compressed.value("type", "default")) == "yarn" &&
@@ -100,7 +101,8 @@ class rope_blocks : public other_kinds {
     std::string sentence = what + (names.size() == 1 ? " " : "s ");
     for (std::size_t n = 0; n < (std::min)(names.size(), shown); ++n)
       sentence.append(n == 0 ? "" : ", ").append(path).append(names[n]);
-    if (names.size() > shown) sentence.append(" and ").append(std::to_string(names.size() - shown)).append(" more");
+    if (names.size() > shown)
+      sentence.append(" and ").append(std::to_string(names.size() - shown)).append(" more");
     return sentence;
   }
 
@@ -145,8 +147,7 @@ class rope_blocks : public other_kinds {
     }
     if (stated) return *stated;
     if (unknown_) refuse("there is no rope_theta, and defaults differ by model");
-    if (!has_trait(fixed_base))
-      warn(names.front(), " is missing: ", standard, " is the default of ", type_);
+    if (!has_trait(fixed_base)) warn(names.front(), " is missing: ", standard, " is the default of ", type_);
     return standard;
   }
 
@@ -154,8 +155,8 @@ class rope_blocks : public other_kinds {
   void warn_of_outer_base(double inner, const json_object& entry) {
     const json* outer = config().find("rope_theta");
     if (nested_ || outer == nullptr || !outer->is_number() || outer->get<double>() == inner) return;
-    warn("rope_theta is ", outer->get<double>(), " at the top and ", inner, " in ", entry.name_of_key("rope_theta"),
-         ": ", inner, " is used");
+    warn("rope_theta is ", outer->get<double>(), " at the top and ", inner, " in ",
+         entry.name_of_key("rope_theta"), ": ", inner, " is used");
   }
 
   [[nodiscard]] double partial_of(const std::optional<json_object>& entry) {
@@ -179,7 +180,8 @@ class rope_blocks : public other_kinds {
     const auto now = entry->text("rope_type"), before = entry->text("type");
     const auto resolved = [&](const std::string& name) -> std::string {
       if ((name == "xdrope" && has_trait(axes_by_hunyuan))) return "dynamic";
-      if (name == "mrope" && (has_trait(axes_chunked | axes_interleaved | axes_by_ernie) || unknown_)) return "default";
+      if (name == "mrope" && (has_trait(axes_chunked | axes_interleaved | axes_by_ernie) || unknown_))
+        return "default";
       // Phi-3's class renames "yarn": its files mean LongRoPE by it.
       if (name == "su" || (name == "yarn" && has_trait(phi3_names))) return "longrope";
       return name;
@@ -261,7 +263,8 @@ class rope_blocks : public other_kinds {
     if (entry) sections = entry->integers("mrope_section");
     if (has_trait(axes_by_hunyuan)) {
       if (sections || (entry && entry->has("xdrope_section")))
-        warn("the sections of ", type_, " divide channels and not pairs: its rotation is described for text, where all "
+        warn("the sections of ", type_,
+             " divide channels and not pairs: its rotation is described for text, where all "
              "axes are equal");
       return;
     }
@@ -377,12 +380,14 @@ class rope_blocks : public other_kinds {
       knows({"short_factor", "long_factor", "original_max_position_embeddings", "attention_factor"});
     if (type == "longrope" && has_trait(mscales)) knows({"short_mscale", "long_mscale"});
     if (type == "llama3") knows({"low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
-    if (has_trait(axes_chunked | axes_interleaved | axes_by_ernie | axes_by_hunyuan) || unknown_) knows({"mrope_section", "mrope_interleaved", "xdrope_section"});
+    if (has_trait(axes_chunked | axes_interleaved | axes_by_ernie | axes_by_hunyuan) || unknown_)
+      knows({"mrope_section", "mrope_interleaved", "xdrope_section"});
     if (has_trait(ministral_scale))
       knows({"llama_4_scaling_beta", "max_position_embeddings", "original_max_position_embeddings"});
     std::vector<std::string> unknown;
     for (const auto& [key, value] : entry.raw().items())
-      if (std::find(known.begin(), known.end(), key) == known.end() && key != "mrope_section") unknown.push_back(key);
+      if (std::find(known.begin(), known.end(), key) == known.end() && key != "mrope_section")
+        unknown.push_back(key);
     if (unknown.empty()) return;
     warn("unknown ", listed("key", unknown, entry.name_of_key("")), " for rope type ", type,
          unknown.size() == 1 ? ": it has no effect" : ": they have no effect");
