@@ -4,6 +4,7 @@
 /// what happened. The configurations are those of the judge (tools/judge_transformers.py).
 #include <gtest/gtest.h>
 
+#include <iterator>
 #include <optional>
 #include <set>
 #include <string>
@@ -81,23 +82,21 @@ TEST(mutation, a_value_of_another_type_is_refused_or_plays_no_part) {
     if (!before.description) continue;
     for (const auto& [key, value] : config.items()) {
       if (key == "model_type") continue;
-      for (const json& other : {json("text"), json({{"x", 1}}), json({1.5, "y"}), json(-3)}) {
-        json mutated = config;
-        mutated[key] = other;
-        const answer after = answer_to(mutated);
-        ++tried;
-        if (!after.description) {
-          ++refused;
-          continue;
-        }
-        if (*after.description == *before.description) continue;
-        EXPECT_TRUE(says_something_new(before, after))
-            << row.at("type") << ": " << key << " = " << other.dump();
-      }
+      // One kind of wrong value for each key, in turn: the types have most keys in common.
+      const json kinds[]{json("text"), json({{"x", 1}}), json({1.5, "y"}), json(-3)};
+      const json& other = kinds[tried % std::size(kinds)];
+      json mutated = config;
+      mutated[key] = other;
+      const answer after = answer_to(mutated);
+      ++tried;
+      if (!after.description)
+        ++refused;
+      else if (*after.description != *before.description)
+        EXPECT_TRUE(says_something_new(before, after)) << row.at("type") << ": " << key << " = " << other.dump();
     }
   }
-  EXPECT_GT(tried, 4000u);
-  EXPECT_GT(refused, 1000u);
+  EXPECT_GT(tried, 1000u);
+  EXPECT_GT(refused, 500u);
 }
 
 }  // namespace

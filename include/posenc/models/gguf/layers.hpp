@@ -34,6 +34,7 @@
 
 #include <posenc/errors.hpp>
 #include <posenc/models/description.hpp>
+#include <posenc/models/families/gguf.hpp>
 #include <posenc/models/families/nearest.hpp>
 #include <posenc/models/gguf/file.hpp>
 #include <posenc/rope/axes.hpp>
@@ -50,38 +51,6 @@ struct gguf_options {
 
 namespace detail::gguf {
 
-/// Architectures whose files pair channels (2p, 2p + 1).
-inline constexpr std::array<std::string_view, 32> interleaved_architectures{
-    "llama",         "llada",      "llama4",      "deci",     "baichuan", "internlm2",  "minicpm",
-    "xverse",        "command-r",  "cohere2",     "olmo",     "arctic",   "deepseek",   "deepseek2",
-    "deepseek2-ocr", "plm",        "chatglm",     "glm4",     "granite",  "granitemoe", "granitehybrid",
-    "chameleon",     "bailingmoe", "neo-bert",    "smollm3",  "arcee",    "ernie4_5",   "ernie4_5-moe",
-    "mistral3",      "mistral4",   "llama-embed", "maincoder"};
-
-/// Architectures whose files pair channels (p, p + width/2).
-inline constexpr std::array<std::string_view, 64> half_split_architectures{
-    "falcon",          "falcon-h1",   "grok",          "dbrx",
-    "jina-bert-v3",    "modern-bert", "nomic-bert",    "nomic-bert-moe",
-    "eurobert",        "stablelm",    "bitnet",        "qwen",
-    "qwen2",           "dream",       "qwen2moe",      "qwen3",
-    "qwen3moe",        "llada-moe",   "rnd1",          "olmo2",
-    "olmoe",           "phi2",        "phi3",          "phimoe",
-    "plamo",           "plamo2",      "plamo3",        "gemma",
-    "gemma2",          "gemma3",      "gemma3n",       "gemma4",
-    "gemma-embedding", "starcoder2",  "openelm",       "gptneox",
-    "codeshell",       "orion",       "nemotron",      "exaone",
-    "exaone4",         "minicpm3",    "bailingmoe2",   "dots1",
-    "hunyuan-moe",     "gpt-oss",     "hunyuan-dense", "lfm2",
-    "lfm2moe",         "glm4moe",     "seed_oss",      "grovemoe",
-    "apertus",         "minimax-m2",  "cogvlm",        "pangu-embedded",
-    "qwen3next",       "qwen2vl",     "paddleocr",     "qwen3vl",
-    "qwen3vlmoe",      "qwen35",      "qwen35moe",     "jais2"};
-
-/// Architectures without rotation.
-inline constexpr std::array<std::string_view, 13> other_architectures{
-    "bloom", "mpt",       "refact", "jina-bert-v2", "jais",   "t5",   "t5encoder",
-    "gpt2",  "starcoder", "bert",   "mamba",        "mamba2", "rwkv6"};
-
 /// Reads one file.
 class reader {
  public:
@@ -95,15 +64,16 @@ class reader {
     if (!name) fail<format_error>("GGUF: there is no key general.architecture");
     architecture_ = *name;
     out_.model_type = architecture_;
-    pairing_ = pairing_of_architecture();
+    row_ = row_of_architecture();
     out_.layers = needed("block_count", 1, most_layers);
-    if (is({"baichuan"}) && out_.layers == 40) pairing_.reset();  // the 13 B model has ALiBi
+    is_large_ = out_.layers == row_.large_layers;
+    if (has(alibi_large) && is_large_) row_.pairing.reset();
     heads_ = per_layer("attention.head_count");
     kv_heads_ = file_.find(key_of("attention.head_count_kv")) ? per_layer("attention.head_count_kv") : heads_;
     out_.heads = *std::max_element(heads_.begin(), heads_.end());
     out_.kv_heads = *std::max_element(kv_heads_.begin(), kv_heads_.end());
     out_.context_length = count("context_length", 1, most_positions);
-    pairing_ ? read_rotary() : read_other_kind();
+    row_.pairing ? read_rotary() : read_other_kind();
     report_unread();
     std::erase_if(out_.encodings, [](const encoding_description& one) { return one.layers.empty(); });
     check_ropes(out_);
@@ -168,23 +138,13 @@ class reader {
     (append(sentence, parts), ...);
     out_.warnings.push_back(std::move(sentence));
   }
-  [[nodiscard]] bool is(std::initializer_list<std::string_view> names) const {
-    return std::find(names.begin(), names.end(), architecture_) != names.end();
-  }
+  [[nodiscard]] bool has(std::uint32_t which) const noexcept { return (row_.traits & which) != 0; }
 
-  /// Nothing for an architecture that does not rotate. \throws std::invalid_argument for an unknown one.
-  [[nodiscard]] std::optional<pairing> pairing_of_architecture() const {
-    const auto listed = [&](const auto& list) {
-      return std::find(list.begin(), list.end(), architecture_) != list.end();
-    };
-    if (listed(interleaved_architectures)) return pairing::interleaved;
-    if (listed(half_split_architectures)) return pairing::half_split;
-    if (listed(other_architectures)) return std::nullopt;
-    std::vector<std::string_view> known(interleaved_architectures.begin(), interleaved_architectures.end());
-    known.insert(known.end(), half_split_architectures.begin(), half_split_architectures.end());
-    known.insert(known.end(), other_architectures.begin(), other_architectures.end());
+  /// \throws std::invalid_argument for an unknown one.
+  [[nodiscard]] architecture row_of_architecture() const {
+    if (const architecture* known = find_architecture(architecture_)) return *known;
     std::string nearest;
-    for (const std::string_view one : nearest_names(architecture_, known, 3))
+    for (const std::string_view one : nearest_names(architecture_, known_architectures(), 3))
       nearest.append(nearest.empty() ? "" : ", ").append(one);
     refuse(
         "this architecture is not known, and which channels pair up is not guessed; the known ones nearest "
@@ -234,13 +194,13 @@ class reader {
     encoding_description encoding;
     encoding.layer_type = "full_attention";
     encoding.layers = all_layers(out_.layers);
-    encoding.causal = file_.boolean(key_of("attention.causal")).value_or(!is({"bert", "jina-bert-v2"}));
-    if (is({"t5", "t5encoder"})) return read_t5();
-    encoding.attends = !is({"mamba", "mamba2", "rwkv6"});
+    encoding.causal = file_.boolean(key_of("attention.causal")).value_or(!has(encoder));
+    if (has(buckets)) return read_t5();
+    encoding.attends = !has(no_attention);
     if (encoding.attends) {
       set_widths(encoding, out_.heads, out_.kv_heads, false);
       encoding.softmax_scale = softmax_scale(encoding.head_dim, out_.heads);
-      const double fixed = is({"bloom", "refact", "jina-bert-v2", "baichuan"}) ? 8 : 0;
+      const double fixed = has(alibi | alibi_large) ? 8 : 0;
       const double bias_max = number("attention.max_alibi_bias").value_or(fixed);
       if (bias_max > 0) {
         if (out_.heads == 0) refuse("there is no key ", key_of("attention.head_count"));
@@ -253,7 +213,7 @@ class reader {
           fail<format_error>("GGUF: tensor position_embd.weight is no table of positions");
         encoding.parameters = learned_description{static_cast<index_t>(table->extents[1]), 0,
                                                   static_cast<index_t>(table->extents[0])};
-      } else if (!is({"mpt", "jais"})) {
+      } else if (!has(positions_if_given)) {
         encoding.parameters = learned_description{needed("context_length", 1, most_positions), 0,
                                                   count("embedding_length", 1, widest).value_or(0)};
       }
@@ -276,7 +236,7 @@ class reader {
     };
     const index_t encoder_layers = out_.layers;
     side(true, encoder_layers);
-    if (architecture_ == "t5encoder") return;
+    if (has(no_decoder)) return;
     const index_t decoder_layers = count("decoder_block_count", 1, most_layers).value_or(encoder_layers);
     out_.layers += decoder_layers;
     side(false, decoder_layers);
@@ -309,19 +269,9 @@ class reader {
   }
 
   [[nodiscard]] index_t local_window() const {
-    const index_t standard = is({"llama4"}) ? 8192 : is({"gemma2", "exaone4"}) ? 4096 : 0;
-    // llama.cpp does not use the window that these files may state.
-    if (is({"llama", "phi3", "qwen2", "qwen2moe", "mistral3"})) return 0;
-    const index_t stated = count("attention.sliding_window", 0, most_positions).value_or(standard);
-    return is({"llama4"}) && stated > 0 ? 8192 : stated;
-  }
-
-  [[nodiscard]] index_t default_period() const {
-    if (is({"gemma2", "gpt-oss"})) return 2;
-    if (is({"modern-bert"})) return 3;
-    if (is({"llama4", "cohere2", "exaone4", "olmo2"})) return 4;
-    if (is({"gemma3", "gemma-embedding"})) return 6;
-    return 0;
+    if (has(window_unused)) return 0;
+    const index_t stated = count("attention.sliding_window", 0, most_positions).value_or(row_.window);
+    return has(chunks) && stated > 0 ? row_.window : stated;
   }
 
   /// Which layers see a window only.
@@ -329,7 +279,7 @@ class reader {
     const auto count = static_cast<std::size_t>(out_.layers);
     std::vector<bool> local(count, false);
     if (window_ == 0) return local;
-    index_t period = default_period();
+    index_t period = row_.period;
     if (const auto pattern = file_.integers(key_of("attention.sliding_window_pattern"))) {
       if (is_list("attention.sliding_window_pattern")) {
         if (pattern->size() < count)
@@ -343,60 +293,54 @@ class reader {
     }
     if (period == 0) return std::vector<bool>(count, true);
     for (index_t i = 0; i < out_.layers; ++i)
-      local[static_cast<std::size_t>(i)] = is({"modern-bert"}) ? i % period != 0 : (i + 1) % period != 0;
+      local[static_cast<std::size_t>(i)] = has(full_starts) ? i % period != 0 : (i + 1) % period != 0;
     return local;
   }
 
   [[nodiscard]] layer_kind kind_of(index_t layer, bool local) const {
     const auto i = static_cast<std::size_t>(layer);
-    if (is({"qwen3next", "qwen35", "qwen35moe"})) {
+    if (has(recurrent_but_last)) {
       const index_t every = count("full_attention_interval", 1, most_layers).value_or(4);
       if ((layer + 1) % every != 0) return {false, false, true, 0, 0};
     }
     // Layers without attention in files whose other layers have it (LFM2, Falcon-H1's kin, pruned models).
     if (out_.kv_heads > 0 && kv_heads_[i] == 0) return {false, false, true, 0, 0};
     bool rotates = true;
-    if (is({"cohere2"})) rotates = local;
-    if (is({"exaone4"})) rotates = local || window_ == 0;
-    if (is({"smollm3"})) rotates = (layer + 1) % 4 != 0;
-    if (is({"llama4"})) rotates = window_ == 0 || (layer + 1) % 4 != 0;
-    // Granite says by this key whether it rotates.
-    if (is({"granite", "granitemoe", "granitehybrid"}))
-      rotates = file_.boolean(key_of("rope.scaling.finetuned")).value_or(true);
+    if (has(local_only)) rotates = local;
+    if (has(local_if_window)) rotates = local || window_ == 0;
+    if (has(no_rope_ends)) rotates = (layer + 1) % 4 != 0;
+    if (has(chunks)) rotates = window_ == 0 || (layer + 1) % 4 != 0;
+    if (has(rotates_by_key)) rotates = file_.boolean(key_of("rope.scaling.finetuned")).value_or(true);
     return {local, rotates, false, heads_[i], kv_heads_[i]};
   }
 
   [[nodiscard]] encoding_description describe(const layer_kind& kind) {
     encoding_description encoding;
-    const bool symmetric = is({"modern-bert", "gemma-embedding"});
-    encoding.causal = file_.boolean(key_of("attention.causal"))
-                          .value_or(!symmetric && !is({"nomic-bert", "nomic-bert-moe", "jina-bert-v3",
-                                                       "eurobert", "neo-bert"}));
-    encoding.learned_sinks = is({"gpt-oss"});
-    encoding.layer_type = kind.recurrent                 ? "linear_attention"
-                          : kind.local && is({"llama4"}) ? "chunked_attention"
-                          : kind.local                   ? "sliding_attention"
-                                                         : "full_attention";
+    encoding.causal = file_.boolean(key_of("attention.causal")).value_or(!has(encoder));
+    encoding.learned_sinks = has(learned_sinks);
+    encoding.layer_type = kind.recurrent              ? "linear_attention"
+                          : kind.local && has(chunks) ? "chunked_attention"
+                          : kind.local                ? "sliding_attention"
+                                                      : "full_attention";
     encoding.attends = !kind.recurrent;
     if (kind.recurrent) return encoding;
     if (kind.local) {
-      if (is({"llama4"}))
+      if (has(chunks))
         encoding.chunk = window_;
-      else if (symmetric)
+      else if (has(window_both_ways))
         encoding.lookback = encoding.lookahead = window_ / 2;
       else
         encoding.lookback = window_ - 1;
     }
-    if (is({"gemma2"})) encoding.softcap = number("attn_logit_softcapping").value_or(50);
-    if (is({"grok"})) encoding.softcap = number("attn_logit_softcapping").value_or(30);
+    if (row_.softcap > 0) encoding.softcap = number("attn_logit_softcapping").value_or(row_.softcap);
     set_widths(encoding, kind.heads, kind.kv_heads, kind.local);
     const index_t width = encoding.head_dim;
     encoding.softmax_scale = softmax_scale(width, kind.heads);
     const auto temperature = number("attention.temperature_scale");
-    if (is({"llama4"}) && !kind.rotates)
+    if (has(chunks) && !kind.rotates)
       encoding.position_scale = logit_scale::llama4(temperature.value_or(0.1),
                                                     number("attention.temperature_length").value_or(8192));
-    if (is({"mistral3", "mistral4", "deepseek2"}) && temperature && *temperature != 0)
+    if (has(ministral_scale) && temperature && *temperature != 0)
       encoding.position_scale = logit_scale::ministral(*temperature, original_context());
     if (kind.rotates) describe_rope(kind, width, encoding);
     return encoding;
@@ -429,12 +373,11 @@ class reader {
 
   [[nodiscard]] double softmax_scale(index_t width, index_t heads) const {
     if (const auto stated = number("attention.scale"); stated && *stated != 0) return *stated;
-    if (is({"gemma3n", "gemma4"})) return 1;
-    if (is({"grok"}))
+    if (has(unit_scale)) return 1;
+    if (has(output_scale))
       return number("attention.output_scale").value_or(1 / std::sqrt(static_cast<double>(width)));
     // The 27 B models of Gemma 2 and 3 scale by the width of the model over its heads.
-    const bool large_gemma = (is({"gemma2"}) && out_.layers == 46) || (is({"gemma3"}) && out_.layers == 62);
-    if (large_gemma && heads > 0) width = needed("embedding_length", 1, widest) / heads;
+    if (is_large_ && !has(alibi_large) && heads > 0) width = needed("embedding_length", 1, widest) / heads;
     return 1 / std::sqrt(static_cast<double>(width));
   }
 
@@ -450,16 +393,15 @@ class reader {
 
   void describe_rope(const layer_kind& kind, index_t width, encoding_description& encoding) {
     const bool local = kind.local;
-    rope_description rope{.options = {.head_dim = width, .base = base_of(local), .pairing = *pairing_}};
+    rope_description rope{.options = {.head_dim = width, .base = base_of(local), .pairing = *row_.pairing}};
     const index_t stated = count("rope.dimension_count", 0, widest).value_or(width);
     rope.options.rotary_dim =
         local ? count("rope.dimension_count_swa", 0, widest).value_or((std::min)(stated, width)) : stated;
-    const bool latent = is({"deepseek2", "minicpm3", "plm", "mistral4"}) && *rope.options.rotary_dim < width;
-    if (latent) rope.options.rotary_offset = width - *rope.options.rotary_dim;
+    const bool is_latent = has(latent) && *rope.options.rotary_dim < width;
+    if (is_latent) rope.options.rotary_offset = width - *rope.options.rotary_dim;
     rope.context_length = out_.context_length;
     // Gemma-3 and OLMo-3 extend their global layers only, and gemma4's divisors are for those.
-    const bool extended =
-        !(local && is({"gemma3", "gemma3n", "gemma4", "gemma-embedding", "olmo2", "modern-bert"}));
+    const bool extended = !(local && has(global_scaling));
     if (extended) {
       if (divisors_.size() == static_cast<std::size_t>(*rope.options.rotary_dim / 2))
         rope.frequency_divisors = divisors_;
@@ -476,7 +418,7 @@ class reader {
     const auto stated = number("rope.freq_base");
     if (local) {
       if (const auto own = number("rope.freq_base_swa")) return *own;
-      if (is({"gemma3", "gemma3n", "gemma4", "gemma-embedding", "modern-bert"})) return 10'000;
+      if (has(local_base)) return 10'000;
     }
     if (!stated && !warned_base_) {
       warn("there is no key ", key_of("rope.freq_base"), ": 10000 is the default of the format");
@@ -491,7 +433,7 @@ class reader {
     std::vector<index_t> sections(all->begin(), all->end());
     while (sections.size() > 3 && sections.back() == 0) sections.pop_back();
     if (std::all_of(sections.begin(), sections.end(), [](index_t one) { return one == 0; })) return;
-    const bool taking_turns = is({"qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe"});
+    const bool taking_turns = has(axes_in_turn);
     const axis_order order = !taking_turns           ? axis_order::chunked
                              : options_.as_llama_cpp ? axis_order::ggml_interleaved
                                                      : axis_order::interleaved;
@@ -525,9 +467,9 @@ class reader {
     yarn scheme{.factor = factor, .original_context = original_context()};
     scheme.beta_fast = number("rope.scaling.yarn_beta_fast").value_or(32);
     scheme.beta_slow = number("rope.scaling.yarn_beta_slow").value_or(1);
-    scheme.truncate = !is({"gpt-oss"}) || options_.as_llama_cpp;
+    scheme.truncate = !has(ramp_not_rounded) || options_.as_llama_cpp;
     double all_dim = number("rope.scaling.yarn_log_multiplier").value_or(0);
-    if (is({"deepseek2", "mistral4"})) {
+    if (has(log_multiplier)) {
       all_dim /= 0.1;  // these files hold 0.1·mscale_all_dim
       const double m = yarn::attention_factor_of(factor, all_dim);
       encoding.softmax_scale = *encoding.softmax_scale * m * m;
@@ -590,7 +532,8 @@ class reader {
   const tensor_source& tensor_bytes_;
   gguf_options options_;
   std::string architecture_;
-  std::optional<posenc::pairing> pairing_;
+  architecture row_{.name = "", .pairing = std::nullopt};
+  bool is_large_ = false;
   std::vector<index_t> heads_, kv_heads_;  // of each layer
   index_t window_ = 0;
   bool warned_base_ = false, warned_original_ = false;
