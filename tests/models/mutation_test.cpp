@@ -92,7 +92,8 @@ TEST(mutation, a_value_of_another_type_is_refused_or_plays_no_part) {
       if (!after.description)
         ++refused;
       else if (*after.description != *before.description)
-        EXPECT_TRUE(says_something_new(before, after)) << row.at("type") << ": " << key << " = " << other.dump();
+        EXPECT_TRUE(says_something_new(before, after))
+            << row.at("type") << ": " << key << " = " << other.dump();
     }
   }
   EXPECT_GT(tried, 1000u);
