@@ -313,8 +313,10 @@ void plain_read(benchmark::State& state) {
 }
 }  // namespace decode
 
-/// The least of the repetitions: what is above it is the neighbours'.
-double least(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
 
 /// Collects times, and says at the end what positions cost.
 class cost_reporter : public benchmark::ConsoleReporter {
@@ -336,12 +338,12 @@ class cost_reporter : public benchmark::ConsoleReporter {
         "written as well %.0f GiB; as a matrix product that reads it once for 256 queries %.0f GiB\n",
         std::ldexp(1, 29 - 30), std::ldexp(1, 46 - 30), std::ldexp(1, 47 - 30), std::ldexp(1, 46 - 8 - 30));
     std::printf(
-        "\nleast of the repetitions; x: the time over that of the same attention without positions; added: "
+        "\nmedian of the repetitions; x: the time over that of the same attention without positions; added: "
         "the time that\n"
         "positions add, over that of the fused attention without positions\n");
     for (const auto& [name, times] : seconds_)
       std::printf("  %-24s %10.3f ms  x %.3f  added %7.3f  positions %10.2f MB\n", name.c_str(),
-                  1e3 * least(times), cost(name), added(name), bytes(name) * 1e-6);
+                  1e3 * median(times), cost(name), added(name), bytes(name) * 1e-6);
   }
 
   /// The time of a benchmark over that of its baseline; 0 where one is missing.
@@ -369,7 +371,7 @@ class cost_reporter : public benchmark::ConsoleReporter {
     return made;
   }
 
-  /// What positions add against length, one curve for each variant.
+  /// Time over that of the baseline against length, one curve for each variant.
   void plot(const std::string& file) const {
     std::string data, curves;
     for (const variant& one : all()) {
@@ -377,7 +379,7 @@ class cost_reporter : public benchmark::ConsoleReporter {
       std::string points;
       for (const index_t n : lengths)
         if (const std::string run = std::string(one.name) + "|" + std::to_string(n); time_of(run) > 0)
-          points += std::to_string(n) + " " + std::to_string(added(run)) + "\n";
+          points += std::to_string(n) + " " + std::to_string(cost(run)) + "\n";
       if (points.empty()) continue;
       std::string name = one.name;
       std::replace(name.begin(), name.end(), '.', '_'), std::replace(name.begin(), name.end(), '-', '_');
@@ -389,9 +391,10 @@ class cost_reporter : public benchmark::ConsoleReporter {
     gnuplot::draw(
         "set terminal svg size 900,560 font 'sans,13' background 'white'\nset output " +
             gnuplot::quoted(file) + "\n" + data +
-            "set grid\nset key outside right noenhanced\nset logscale x\nset xtics (777, 1024, 2048, 4096, "
+            "set grid\nset key outside right noenhanced\nset logscale xy\nset xtics (777, 1024, 2048, 4096, "
             "8192)\n"
-            "set xlabel 'tokens'\nset ylabel 'time that positions add / fused attention without positions'\n"
+            "set ytics (1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20, 50)\nset xlabel 'tokens'\n"
+            "set ylabel 'time over that of the same attention without positions'\n"
             "set title 'What positions cost: causal attention, 4 heads of 64, float, one thread'\nplot " +
             curves + "\n",
         file);
@@ -400,7 +403,7 @@ class cost_reporter : public benchmark::ConsoleReporter {
  private:
   [[nodiscard]] double time_of(const std::string& name) const {
     const auto found = seconds_.find(name);
-    return found == seconds_.end() ? 0 : least(found->second);
+    return found == seconds_.end() ? 0 : median(found->second);
   }
   [[nodiscard]] static std::string baseline_of(const std::string& name) {
     const std::size_t bar = (std::min)(name.find('|'), name.size());

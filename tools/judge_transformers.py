@@ -70,7 +70,7 @@ BORING = ("token", "dropout", "eps", "_act", "act_", "activation", "initializer"
 def small(model_type):
     cls = CONFIG_MAPPING[model_type]
     d = cls().to_dict()
-    d = {k: v for k, v in d.items() if k not in ("transformers_version", "model_type", "architectures", "dtype",
+    d = {k: v for k, v in d.items() if v is not None and k not in ("transformers_version", "model_type", "architectures", "dtype",
                                                  "_name_or_path")}
     for key, value in list(d.items()):
         if key in SMALL and isinstance(value, int) and not isinstance(value, bool):
@@ -103,6 +103,11 @@ def variants(d):
             yield dict(a, hidden_size=few * width)
         yield dict(a, hidden_size=few * 32)
         yield dict(a, hidden_size=few * 64)
+        yield dict(a, hidden_size=few * 128)
+    for width in ("n_embd", "d_model"):
+        if width in d:
+            heads = next((d[k] for k in ("n_head", "num_heads", "n_heads", "decoder_attention_heads") if k in d), 4)
+            yield dict(d, **{width: heads * 64})
     yield d
 
 
@@ -112,7 +117,7 @@ def known(auto, cls):
 
 def build(model_type):
     cls, d = small(model_type)
-    last = RuntimeError("no model class of its own")
+    last = ""
     for one in variants(d):
         for auto in (AutoModel, AutoModelForCausalLM):
             if not known(auto, cls):
@@ -121,7 +126,7 @@ def build(model_type):
                 config = cls(**one)
                 with torch.device("meta"):
                     size = sum(p.numel() for p in auto.from_config(config, attn_implementation="record").parameters())
-                if size > 1e8:
+                if size > 2e8:
                     raise RuntimeError("too large: %d parameters" % size)
                 torch.manual_seed(0)
                 model = auto.from_config(config, attn_implementation="record").float().eval()
@@ -130,8 +135,8 @@ def build(model_type):
                     raise RuntimeError("attention was not called")
                 return config, model
             except Exception as error:  # the next variant may be possible
-                last = error
-    raise last
+                last = RuntimeError("%s; %s" % (last, repr(error)[:100]))
+    raise RuntimeError(last or "no model class of its own")
 
 
 def run(model, config):
@@ -281,7 +286,7 @@ def main():
             try:
                 case = judge(name)
             except Exception as error:
-                print(name, "is not judged:", repr(error)[:160], file=sys.stderr, flush=True)
+                print(name, "is not judged:", repr(error)[:600], file=sys.stderr, flush=True)
                 continue
             out.write(("" if first else ",\n") + json.dumps(case, separators=(",", ":"), default=str))
             out.flush()

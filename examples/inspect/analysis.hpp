@@ -131,12 +131,18 @@ struct encoding_analysis {
   return result;
 }
 
+/// Longer sequences would take gigabytes and minutes.
+inline constexpr double longest_analysis = 0x1p26;
+
 /// All encodings of a model at a length: the one asked for, or else the model's context length.
 [[nodiscard]] inline std::vector<encoding_analysis> analyse(const model_view& view,
                                                             std::optional<posenc::position> asked,
                                                             posenc::code_storage storage) {
   std::vector<encoding_analysis> result;
   const posenc::position length = asked.value_or(view.model.context_length.value_or(4096));
+  posenc::detail::require(length >= 1 && static_cast<double>(length) <= longest_analysis,
+                          "--analyse: a length of ", length, " tokens is not between 1 and ",
+                          longest_analysis, "; say another with --length");
   for (const encoding_view& one : view.encodings) {
     encoding_analysis here{.title = view.title,
                            .layer_type = one.description.layer_type,
@@ -148,13 +154,14 @@ struct encoding_analysis {
       const posenc::rope_description& rope = one.description.rope();
       posenc::rope_options exact = rope.options;
       exact.angles = posenc::angle_mode::exact;
-      const auto trained = static_cast<posenc::position>(trained_length(rope));
+      const double stated = trained_length(rope);
+      const posenc::position trained =
+          stated >= 1 && stated <= longest_analysis ? static_cast<posenc::position>(stated) : length;
       const posenc::rope<double> plain(exact);
       posenc::rotation by = one.rope->lowered();
       by.framework_frequencies.clear();
-      here.frequencies =
-          analyse_frequencies(posenc::rotation_codes(std::move(by), length), plain.lowered().phase_per_token,
-                              trained > 0 ? trained : length, storage, false);
+      here.frequencies = analyse_frequencies(posenc::rotation_codes(std::move(by), length),
+                                             plain.lowered().phase_per_token, trained, storage, false);
     } else if (const auto* waves = std::get_if<posenc::sinusoidal_description>(&parameters)) {
       const posenc::sinusoidal<double> made(waves->options);
       if (waves->rows > 0) here.table_positions = waves->rows;

@@ -23,15 +23,20 @@ add_test(NAME example.posenc-inspect.analyse.storage
 set_tests_properties(example.posenc-inspect.analyse.storage PROPERTIES TIMEOUT 60
   PASS_REGULAR_EXPRESSION "--storage: fp8 is none of float32, bfloat16, half")
 
+add_test(NAME example.posenc-inspect.analyse.length
+  COMMAND posenc-inspect llama-2-7b.json --analyse --length 1000000000 WORKING_DIRECTORY ${configs})
+set_tests_properties(example.posenc-inspect.analyse.length PROPERTIES TIMEOUT 60
+  PASS_REGULAR_EXPRESSION "a length of 1000000000 tokens is not between 1 and 67108864")
+
 # A second for 131072 tokens and ten for a million are what people wait for; the limits here leave room for slow builds
 # and busy machines.
 foreach(model IN ITEMS llama-3.1-8b smollm2-135m)
   add_test(NAME example.posenc-inspect.analyse.${model}.131072
     COMMAND posenc-inspect ${model}.json --analyse --length 131072 WORKING_DIRECTORY ${configs})
-  set_tests_properties(example.posenc-inspect.analyse.${model}.131072 PROPERTIES TIMEOUT 20
+  set_tests_properties(example.posenc-inspect.analyse.${model}.131072 PROPERTIES TIMEOUT 60
     PASS_REGULAR_EXPRESSION "0 of 8.59e\\+09 pairs of positions have equal codes in bfloat16")
 endforeach()
 add_test(NAME example.posenc-inspect.analyse.million
   COMMAND posenc-inspect llama-3.1-8b.json --analyse --length 1000000 WORKING_DIRECTORY ${configs})
-set_tests_properties(example.posenc-inspect.analyse.million PROPERTIES TIMEOUT 120
+set_tests_properties(example.posenc-inspect.analyse.million PROPERTIES TIMEOUT 300
   PASS_REGULAR_EXPRESSION "0 of 5e\\+11 pairs of positions have equal codes in bfloat16")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /// \file
 /// What an encoding makes of positions, as numbers: before anyone trains or runs anything, for every encoding of the library
-/// and for your own. docs/analysis.md tells what came out.
+/// and for your own. docs/analysis.md shows results.
 ///
 ///     const posenc::rope<double> rope{{.head_dim = 128, .base = 500'000.0, .pairing = posenc::pairing::half_split}};
 ///     const posenc::rotation_codes codes(rope, 131'072);

@@ -107,12 +107,12 @@ concept can_rotate_on_axes = requires(E& e, std::span<S> head, const axis_positi
 template <class E, class S>
 concept embeds = detail::can_embed<const E, S>;
 
-/// Door *rotate*: turns query and key heads of scalar S.
+/// Door *rotate*: query and key heads of scalar S rotate.
 template <class E, class S>
 concept rotates = detail::can_rotate_both<const E, S> || detail::can_rotate_sides<const E, S>;
 
-/// Door *bias*, translation-invariant form: a function of head and key − query. Fused kernels turn it into
-/// one diagonal.
+/// Door *bias*, translation-invariant form: a function of head and key − query. Fused kernels make one diagonal of
+/// it.
 template <class E>
 concept biases_by_offset = detail::can_bias_by_offset<const E>;
 

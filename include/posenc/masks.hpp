@@ -46,7 +46,9 @@ enum class attention_mask : unsigned char {
   bidirectional,      ///< every key
   causal,             ///< keys whose position is not greater than the query's
   causal_from_first,  ///< query row i sees key rows 0 … i (PyTorch's is_causal; ONNX's without a past)
-  causal_to_last,     ///< the last query row sees every key, the one before it one less (flash-attention)
+  /// The last query row sees every key, the one before it one less (flash-attention); where first_query_row is given,
+  /// query row i sees key rows 0 … first_query_row + i.
+  causal_to_last,
 };
 using enum attention_mask;
 
@@ -56,7 +58,7 @@ struct row_range {
   index_t end = 0;
 };
 
-/// How far a query sees, in tokens. A bound that is not given does not limit.
+/// How far a query sees, in tokens. A bound that is not given, or that lies beyond position_limit, does not limit.
 struct attention_window {
   std::optional<position> lookback{};   ///< query − key ≤ lookback for the keys that are seen
   std::optional<position> lookahead{};  ///< key − query ≤ lookahead
@@ -344,7 +346,7 @@ template <class T>
 /// \throws std::invalid_argument when there are no drafts or the words do not divide among query rows
 [[nodiscard]] inline visibility draft_tree(std::span<const std::uint64_t> bits, index_t drafts) {
   detail::require(drafts >= 1, "draft_tree: ", drafts, " drafts");
-  const index_t words = (drafts + 63) / 64;
+  const index_t words = (drafts - 1) / 64 + 1;
   detail::require(!bits.empty() && static_cast<index_t>(bits.size()) % words == 0,
                   "draft_tree: ", bits.size(), " words of bits are no whole number of rows of ", words,
                   " for ", drafts, " drafts");

@@ -97,7 +97,7 @@ class positions {
     return result;
   }
 
-  /// True for a run; explicit positions that happen to be consecutive are turned into a run by resolve().
+  /// True for a run; resolve() makes a run of explicit positions that happen to be consecutive.
   [[nodiscard]] constexpr bool is_run() const noexcept { return kind_ == kind::run; }
 
   /// The explicit positions; empty for a run.

@@ -175,6 +175,24 @@ TEST(collisions, equal_a_brute_force_count_for_scaled_and_other_encodings) {
                 equal_pairs(*codes, 3000, k, k + 1));
 }
 
+/// The quick way to stored numbers gives the bits of the exact one, in every storage and with a factor.
+TEST(collisions, quick_codes_have_the_bits_of_exact_ones) {
+  const rope<double> stretched{{.head_dim = 32, .pairing = pairing::half_split},
+                               yarn{.factor = 4, .original_context = 512}};
+  const rotation_codes codes(stretched, 20'000);
+  for (const code_storage storage : {code_storage::float32, code_storage::bfloat16, code_storage::half})
+    for (const index_t pair : {index_t{0}, index_t{7}, index_t{15}}) {
+      position different = 0;
+      detail::each_stored_code(codes, pair, storage, [&](position p, std::uint64_t bits) {
+        const auto [a, b] = codes.at(pair, p);
+        const std::uint64_t exact =
+            (std::uint64_t{detail::stored_bits(a, storage)} << 32) | detail::stored_bits(b, storage);
+        if (bits != exact) ++different;
+      });
+      EXPECT_EQ(different, 0) << name_of(storage) << ", pair " << pair;
+    }
+}
+
 TEST(collisions, zero_and_negative_zero_are_equal) {
   struct sign_only {
     [[nodiscard]] index_t components() const { return 1; }

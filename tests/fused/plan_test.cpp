@@ -286,6 +286,24 @@ TEST(batch, refuses_outputs_that_others_read_or_write) {
   EXPECT_TRUE(b == b_before);
 }
 
+TEST(batch, of_many_sequences_allocates_a_few_times) {
+  constexpr index_t count = 300, keys = 40;
+  const auto encoding = rope_of(64);
+  const auto q = random_matrix<float>(count, 64, 1), k = random_matrix<float>(keys, 64, 2);
+  row_major_matrix<float> out(count, 64);
+  std::vector<posenc::fused::sequence<float>> sequences;
+  for (index_t n = 0; n < count; ++n)
+    sequences.push_back({posenc::token_major(q.data() + n * 64, 1, 1, 64),
+                         posenc::token_major(k.data(), keys, 1, 64),
+                         posenc::token_major(k.data(), keys, 1, 64),
+                         posenc::token_major(out.data() + n * 64, 1, 1, 64),
+                         {},
+                         {.mask = posenc::causal}});
+  const long before = allocations;
+  posenc::fused::attention_batch(sequences, encoding);
+  EXPECT_LT(allocations - before, 30);  // one for each sequence would copy the scratch of all before it
+}
+
 TEST(batch, a_workspace_for_no_worker_is_refused) {
   const auto x = random_matrix<float>(6, 64, 1);
   row_major_matrix<float> out(6, 64);

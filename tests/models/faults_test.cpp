@@ -353,7 +353,8 @@ TEST(faults, a19_defaults_of_the_class) {
 TEST(guard, keys_that_nobody_reads_and_that_speak_of_positions) {
   json config = plain("brand_new");
   const posenc::huggingface_options stated{.pairing = posenc::pairing::half_split};
-  EXPECT_TRUE(read(config, stated).warnings.empty());
+  ASSERT_EQ(read(config, stated).warnings.size(), 1u);
+  EXPECT_WARNING(read(config, stated), "brand_new is not known: described as a causal decoder");
   // What says nothing about positions does not disturb.
   config.update({{"vocab_size", 32000},
                  {"attention_dropout", 0.0},
@@ -362,7 +363,7 @@ TEST(guard, keys_that_nobody_reads_and_that_speak_of_positions) {
                  {"sparse_thing", nullptr},
                  {"use_local_thing", false}});
   config["local_list"] = json::array();
-  EXPECT_TRUE(read(config, stated).warnings.empty());
+  EXPECT_EQ(read(config, stated).warnings.size(), 1u);
   for (const char* key :
        {"rope_ratio", "local_attention_span", "attention_sinks", "window_of_layers",
         "full_attention_interval_x", "global_layers", "qk_scaling", "nope_layers", "alibi_bias",

@@ -97,39 +97,86 @@ std::string difference(const encoding_description& ours, const json& theirs, boo
   return said;
 }
 
+/// Classes whose scale is not what they hand to the attention function.
+bool scales_queries_before(const std::string& type) { return type == "opt" || type == "whisper"; }
+
+/// What differs between a model and what the class did, in the first layer that does; empty if nothing does.
+std::string first_difference(const model_description& model, const json& row, std::size_t& layers) {
+  for (const json& group : row.at("layers")) {
+    const std::string side = group.at("side").get<std::string>();
+    if (side == "cross") continue;
+    json theirs = group;
+    if (scales_queries_before(row.at("type").get<std::string>())) theirs["scale"] = nullptr;
+    for (const json& index : group.at("layers")) {
+      const encoding_description* ours = find(model, side, index.get<index_t>());
+      const std::string here = ours == nullptr ? "no such layer; "
+                                               : difference(*ours, theirs, row.at("permutes").get<bool>(),
+                                                            row.at("factors").get<std::vector<double>>());
+      if (!here.empty()) return side + " layer " + index.dump() + ": " + here;
+      ++layers;
+    }
+  }
+  return "";
+}
+
 TEST(judge, descriptions_agree_with_the_classes_of_transformers) {
   const json all = golden::cases("judge.json");
   std::size_t agree = 0, refused = 0, layers = 0;
   std::string refusals;
   for (const json& row : all.at("cases")) {
     const std::string type = row.at("type").get<std::string>();
-    std::optional<model_description> model;
     try {
-      model = posenc::parse_huggingface(row.at("config").dump());
-    } catch (const std::invalid_argument& error) {
+      const model_description model = posenc::parse_huggingface(row.at("config").dump());
+      const std::string said = first_difference(model, row, layers);
+      EXPECT_EQ(said, "") << type;
+      if (said.empty()) ++agree;
+    } catch (const std::exception& error) {
       ++refused;
       refusals += type + ": " + std::string(error.what()).substr(0, 200) + "\n";
-      continue;
     }
-    std::string said;
-    for (const json& group : row.at("layers")) {
-      const std::string side = group.at("side").get<std::string>();
-      if (side == "cross") continue;
-      for (const json& index : group.at("layers")) {
-        const encoding_description* ours = find(*model, side, index.get<index_t>());
-        const std::string here = ours == nullptr ? "no such layer; "
-                                                 : difference(*ours, group, row.at("permutes").get<bool>(),
-                                                              row.at("factors").get<std::vector<double>>());
-        if (!here.empty() && said.empty()) said = side + " layer " + index.dump() + ": " + here;
-        ++layers;
-      }
-    }
-    EXPECT_EQ(said, "") << type;
-    if (said.empty()) ++agree;
   }
-  EXPECT_GE(agree, 1u);
-  std::printf("%zu types agree in %zu layers, %zu are refused\n", agree, layers, refused);
-  if (std::getenv("POSENC_SHOW_REFUSALS") != nullptr) std::printf("%s", refusals.c_str());
+  EXPECT_GE(agree, 147u);
+  EXPECT_LE(refused, 17u) << refusals;
+  RecordProperty("agree", std::to_string(agree));
+  RecordProperty("layers", std::to_string(layers));
+  RecordProperty("refused", std::to_string(refused) + "\n" + refusals);
+}
+
+/// The same files under a name that no row has, with the pairing stated. What a class does in code alone cannot be seen
+/// in its file: then the description says what it assumed.
+TEST(judge, a_stated_pairing_alone_says_what_it_assumes) {
+  const json all = golden::cases("judge.json");
+  std::size_t agree = 0, refused = 0, layers = 0;
+  std::string others;
+  for (const json& row : all.at("cases")) {
+    const std::string type = row.at("type").get<std::string>();
+    bool interleaved = false, rotates = false;
+    for (const json& group : row.at("layers"))
+      if (!group.at("rotation").is_null()) {
+        rotates = true;
+        interleaved = group.at("rotation").at("pairing") == "interleaved" || row.at("permutes").get<bool>();
+      }
+    if (!rotates) continue;  // nobody states a pairing of a model that does not rotate
+    json config = row.at("config");
+    config["model_type"] = "type_of_tomorrow";
+    try {
+      const model_description model = posenc::parse_huggingface(
+          config.dump(),
+          {.pairing = interleaved ? posenc::pairing::interleaved : posenc::pairing::half_split});
+      const std::string said = first_difference(model, row, layers);
+      if (said.empty()) ++agree;
+      if (!said.empty()) others += type + ": " + said + "\n";
+      ASSERT_FALSE(model.warnings.empty()) << type;
+      EXPECT_NE(model.warnings.front().find("is not known: described as a causal decoder"),
+                std::string::npos);
+    } catch (const std::exception&) {
+      ++refused;
+    }
+  }
+  EXPECT_GE(agree, 60u);
+  EXPECT_LE(std::count(others.begin(), others.end(), '\n'), 20) << others;
+  RecordProperty("agree", std::to_string(agree));
+  RecordProperty("refused", std::to_string(refused) + "\n" + others);
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ concept position_codes = requires(const C& codes, index_t component, position p)
   { codes.at(component, p) } -> std::convertible_to<code_point>;
 };
 
-/// The codes of a rotation: what the score of a query at `position` and a key at 0 has been turned by.
+/// The codes of a rotation: what the score of a query at `position` and a key at 0 has been rotated by.
 class rotation_codes {
  public:
   /// \throws std::invalid_argument when the length is not positive.

@@ -131,7 +131,7 @@ class pairs_by_length {
     pairs_ += others;
   }
   [[nodiscard]] std::vector<std::uint64_t> finish() {
-    note_up_to(std::numeric_limits<position>::max());
+    note_up_to((std::numeric_limits<position>::max)());
     return std::move(noted_);
   }
 

@@ -55,7 +55,7 @@ namespace detail {
   detail::require(count >= 1, "largest_phase_gap: of ", count, " positions");
   const std::uint64_t positions_count = static_cast<std::uint64_t>(count);
   // After position `ahead_at` the pair stands `ahead` past the start, after `behind_at` `behind` before it. In 2^−64 turns;
-  // the whole circle is 2^64 and does not fit, so that a pair that does not turn is an answer of its own.
+  // the whole circle is 2^64 and does not fit, so that a pair that does not rotate is an answer of its own.
   std::uint64_t ahead = per_token.hi, behind = std::uint64_t{0} - per_token.hi, ahead_at = 1, behind_at = 1;
   if (count == 1 || ahead == 0) return 1;
   while (ahead_at + behind_at < positions_count) {

@@ -88,7 +88,7 @@ void each_offset_distance(const rotation_codes& codes, position first, position 
                                                  std::optional<position> last = std::nullopt) {
   const position end = last.value_or(codes.length() - 1);
   detail::require(first <= end, "closest_codes: no offset between ", first, " and ", end);
-  code_distance closest{0, first, std::numeric_limits<double>::max()};
+  code_distance closest{0, first, (std::numeric_limits<double>::max)()};
   each_offset_distance(codes, first, end, [&](position offset, double distance) {
     if (distance < closest.distance) closest = {0, offset, distance};
   });
@@ -100,7 +100,7 @@ void each_offset_distance(const rotation_codes& codes, position first, position 
 template <position_codes C>
 [[nodiscard]] code_distance closest_codes_of_all(const C& codes) {
   detail::require(codes.length() >= 2, "closest_codes_of_all: a length of ", codes.length());
-  code_distance closest{0, 1, std::numeric_limits<double>::max()};
+  code_distance closest{0, 1, (std::numeric_limits<double>::max)()};
   for (position i = 0; i < codes.length(); ++i)
     for (position j = i + 1; j < codes.length(); ++j) {
       const double distance = distance_between(codes, i, j);

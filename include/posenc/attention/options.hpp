@@ -105,6 +105,8 @@ struct resolved_options {
   require(queries <= rows || rows == 0 || (!reads_positions && keys.is_run() && !keys.has_axes()),
           "attention: ", queries, " queries cannot stand on the last of ", rows,
           " key positions: give query_positions (or, to count from the first key, mask = causal_from_first)");
+  // Without keys there are no rows to take; a run goes on before its first position.
+  if (rows == 0 && (!keys.is_run() || keys.has_axes())) return positions::from(-queries);
   return keys.last(queries, rows);
 }
 

@@ -43,6 +43,11 @@ class key_visibility {
         first_query_row_(first_query_row.value_or(key_tokens - query_tokens)),
         query_tokens_(query_tokens),
         key_tokens_(key_tokens) {
+    require(first_query_row_ >= -position_limit && first_query_row_ <= position_limit,
+            "attention: first_query_row ", first_query_row_, " is beyond ±(2^62 − 1)");
+    // Kernels know no limit beyond that of positions.
+    for (std::optional<position>* const bound : {&window_.lookback, &window_.lookahead})
+      if (*bound && **bound > position_limit) bound->reset();
     if (!visible_.empty()) check_parts(heads);
   }
 
@@ -77,7 +82,7 @@ class key_visibility {
     visible_rows result{{0, key_tokens_}, {0, key_tokens_}, {}};
     if (mask_ == causal_from_first) result.ordered.end = (std::min)(i + 1, key_tokens_);
     if (mask_ == causal_to_last)
-      result.ordered.end = (std::clamp)(i + 1 + key_tokens_ - query_tokens_, index_t{0}, key_tokens_);
+      result.ordered.end = (std::clamp)(key_row_of(i) + 1, index_t{0}, key_tokens_);
     if (visible_.empty()) return result;
     const visibility_parts& p = visible_.parts();
     if (!p.key_documents.empty()) result.inside = document_of(i);

@@ -15,7 +15,7 @@
 /// | transformers, interleaved | every value twice: row_stride 2·pairs, pair_stride 2 |
 ///
 /// The numbers are taken as they are: an attention factor in them acts, and cos² + sin² need not be 1. Every pair of a
-/// row may have any angle, so kernels cannot turn R(i)ᵀR(j) into R(j − i): fused attention calls `rotate` row by row,
+/// row may have any angle, so kernels cannot replace R(i)ᵀR(j) by R(j − i): fused attention calls `rotate` row by row,
 /// which is slower than rope. To rotate once and keep the result: rotate_heads (rope/apply.hpp).
 #pragma once
 
@@ -51,15 +51,16 @@ template <class T>
   return {data, rows, pairs, pairs, 1};
 }
 
-/// Which channels turn by the tables.
+/// Which channels rotate by the tables.
 struct rope_table_options {
-  index_t head_dim = 0;                 ///< channels of a head
-  std::optional<index_t> rotary_dim{};  ///< channels that turn, even; all from rotary_offset on if not given
-  index_t rotary_offset = 0;            ///< the first channel that turns
-  required<posenc::pairing> pairing;    ///< which channels pair up; there is no default, as in rope_options
+  index_t head_dim = 0;  ///< channels of a head
+  /// Channels that rotate, even; all from rotary_offset on if not given.
+  std::optional<index_t> rotary_dim{};
+  index_t rotary_offset = 0;          ///< the first channel that rotates
+  required<posenc::pairing> pairing;  ///< which channels pair up; there is no default, as in rope_options
 };
 
-/// A rotation by tables. T is float, double, Eigen::half or Eigen::bfloat16; heads of any scalar can be turned.
+/// A rotation by tables. T is float, double, Eigen::half or Eigen::bfloat16; heads of any scalar can be rotated.
 ///
 ///     const posenc::rope_table<float> table{{.head_dim = 128, .pairing = posenc::pairing::half_split},
 ///                                           posenc::dense_angles(cos, rows, 64), posenc::dense_angles(sin, rows, 64)};
@@ -83,7 +84,7 @@ class rope_table {
     shape_ = {.head_dim = d, .offset = offset, .rotary_dim = r, .pairing = options.pairing};
   }
 
-  /// Door *rotate*: turns a query or key of head_dim channels by row `p` of the tables, in place.
+  /// Door *rotate*: rotates a query or key of head_dim channels by row `p` of the tables, in place.
   /// \throws std::invalid_argument when the head is not head_dim wide, std::out_of_range when there is no row p;
   /// nothing is written then
   template <class S>
@@ -103,7 +104,7 @@ class rope_table {
                              cos_.rows, " rows of the tables");
   }
 
-  /// Rows of the tables: positions 0 … rows − 1 can be turned.
+  /// Rows of the tables: positions 0 … rows − 1 can be rotated.
   [[nodiscard]] index_t rows() const noexcept { return cos_.rows; }
 
  private:

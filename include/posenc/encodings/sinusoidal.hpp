@@ -126,7 +126,7 @@ class sinusoidal {
   }
 
   /// The linear map that moves every position by k: PE(i + k) = shift_matrix(k) · PE(i) for all i (column
-  /// vectors, padding_position aside). It turns each (sin, cos) pair by k·w_p,
+  /// vectors, padding_position aside). It rotates each (sin, cos) pair by k·w_p,
   ///
   ///     ( sin, cos ) → ( cos(k·w)·sin + sin(k·w)·cos,  −sin(k·w)·sin + cos(k·w)·cos ),
   ///

@@ -14,6 +14,7 @@
 #include <new>
 #include <thread>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #if defined(_OPENMP)
@@ -25,7 +26,7 @@
 
 namespace posenc::inline v0_2::fused {
 
-/// A call of something that runs one task; lives as long as the run.
+/// A reference to the function that runs one task; lives as long as the run.
 class task_ref {
  public:
   using function = void (*)(const void* of, index_t task, index_t worker) noexcept;
@@ -39,7 +40,7 @@ class task_ref {
 
 /// Something that can run tasks: `workers()` is how many may run at the same time, `run(tasks, body)` calls
 /// body(task, worker) once for each task in 0 … tasks−1 and returns when all are done. worker lies in
-/// 0 … workers()−1, and no two calls that overlap in time share one. examples/own_thread_pool.cpp adapts a
+/// 0 … workers()−1, and no two tasks that overlap in time share one. examples/own_thread_pool.cpp adapts a
 /// thread pool.
 template <class X>
 concept executor = requires(const X& x, index_t tasks, task_ref body) {
@@ -104,12 +105,15 @@ class executor_ref {
 ///     posenc::fused::thread_pool pool(4);
 ///     posenc::fused::attention(q, k, v, rope, options, {.executor = pool});
 class thread_pool {
+  struct state;
+
  public:
   /// \param workers how many run tasks, the calling thread included; the machine's own number when 0
-  explicit thread_pool(index_t workers = 0) {
+  /// \throws std::system_error when the machine starts no more threads
+  explicit thread_pool(index_t workers = 0) : thread_pool(std::make_unique<state>()) {
+    // The pool is made: where a thread cannot be started, the destructor ends those that were.
     if (workers <= 0)
       workers = (std::max)(index_t{1}, static_cast<index_t>(std::thread::hardware_concurrency()));
-    state_ = std::make_unique<state>();
     for (index_t worker = 1; worker < workers; ++worker)
       threads_.emplace_back([s = state_.get(), worker] { s->serve(worker); });
   }
@@ -136,6 +140,8 @@ class thread_pool {
   }
 
  private:
+  explicit thread_pool(std::unique_ptr<state> made) noexcept : state_(std::move(made)) {}
+
   struct state {
     std::mutex mutex, callers;
     std::condition_variable wake, done;

@@ -357,7 +357,8 @@ class planned {
   void run(heads_view<Q> q, heads_view<K> k, heads_view<V> v, heads_view<O> out,
            head_scalars_view<float> log_sum_exp = {}) {
     static_assert(check_storage<Q, K, V, O>());
-    const item& one = *items();
+    require(is_ready_, "fused::plan: the last reshape was refused; reshape the plan before it runs");
+    const item& one = item_;
     check_types(one.problem, storage_of<std::remove_const_t<Q>>, storage_of<std::remove_const_t<K>>,
                 storage_of<std::remove_const_t<V>>, storage_of<O>);
     const attention_shape shape = shape_of(q, k, v);
@@ -379,34 +380,33 @@ class planned {
   template <class Q, class K, class V, class O>
   void run(const Eigen::PlainObjectBase<Q>& q, const Eigen::PlainObjectBase<K>& k,
            const Eigen::PlainObjectBase<V>& v, Eigen::PlainObjectBase<O>& out) {
-    const attention_problem& problem = items()->problem;
+    const attention_problem& problem = item_.problem;
     run(as_heads(q.derived(), problem.heads), as_heads(k.derived(), problem.kv_heads),
         as_heads(v.derived(), problem.kv_heads), as_heads(out.derived(), problem.heads));
   }
 
   /// Plans the same call for other lengths, in the same memory: what does not depend on them stays. Positions that are
   /// given one by one, and masks by row, have to fit the new lengths.
-  /// \throws std::invalid_argument; the plan is then as it was, but can no longer run
-  void reshape(index_t queries, index_t keys) {
-    shape_.queries = queries, shape_.keys = keys;
-    rebuild_(*this);
-  }
+  /// \throws std::invalid_argument and what the encoding throws; the plan is then as it was, but runs only after
+  /// another reshape
+  void reshape(index_t queries, index_t keys) { reshape(options_, queries, keys); }
   /// Plans the same encoding for other options and lengths.
   void reshape(const attention_options& options, index_t queries, index_t keys) {
-    options_ = options;
-    reshape(queries, keys);
+    fused::shape shape = shape_;
+    shape.queries = queries, shape.keys = keys;
+    rebuild_(*this, options, shape);
   }
 
   /// Bytes of scratch, all workers' included.
   [[nodiscard]] std::size_t bytes() const noexcept { return where_.bytes; }
   [[nodiscard]] fused::kernel kernel() const noexcept {
-    const task_plan& tasks = items()->tasks;
+    const task_plan& tasks = item_.tasks;
     return tasks.tasks == 0 ? fused::kernel::none
            : tasks.decode   ? fused::kernel::decode
                             : fused::kernel::prefill;
   }
   [[nodiscard]] fused::bias_form bias() const noexcept {
-    const item& one = *items();
+    const item& one = item_;
     return one.bias.by_element                                      ? fused::bias_form::by_element
            : one.problem.bias.kind == distance_bias::form::linear   ? fused::bias_form::linear
            : one.problem.bias.kind == distance_bias::form::diagonal ? fused::bias_form::diagonal
@@ -414,18 +414,18 @@ class planned {
   }
   /// Distances of the diagonal, where the bias is one.
   [[nodiscard]] index_t bias_distances() const noexcept {
-    return bias() == fused::bias_form::diagonal ? static_cast<index_t>(items()->bias.distances.count()) : 0;
+    return bias() == fused::bias_form::diagonal ? static_cast<index_t>(item_.bias.distances.count()) : 0;
   }
   /// True where keys rotate in registers on their way, false where they are taken as they are or the encoding's own
   /// function rotates them.
   [[nodiscard]] bool rotates_on_load() const noexcept {
-    return items()->problem.rotary != nullptr && !items()->problem.keys_are_rotated;
+    return item_.problem.rotary != nullptr && !item_.problem.keys_are_rotated;
   }
   /// Tasks of the main phase, and of the phase that merges splits of the keys.
   [[nodiscard]] index_t tasks() const noexcept { return where_.tasks; }
   [[nodiscard]] index_t merges() const noexcept { return where_.merges; }
   /// Runs of consecutive positions that the keys are; 0 where they are taken one by one.
-  [[nodiscard]] index_t key_runs() const noexcept { return items()->run_count; }
+  [[nodiscard]] index_t key_runs() const noexcept { return item_.run_count; }
   /// The instruction set, by Highway's name.
   [[nodiscard]] const char* target() const noexcept { return kernels_.name; }
 
@@ -436,64 +436,65 @@ class planned {
       : kernels_(kernels),
         executor_(how.executor),
         borrowed_(how.memory),
-        options_(options),
-        shape_(shape),
         encoding_(encoding),
-        rebuild_([](planned& self) { self.build(*static_cast<const E*>(self.encoding_.get())); }) {
-    build(*encoding);
+        rebuild_([](planned& self, const attention_options& told, const fused::shape& lengths) {
+          self.build(*static_cast<const E*>(self.encoding_.get()), told, lengths);
+        }) {
+    build(*encoding, options, shape);
   }
 
  private:
   template <class E>
-  [[nodiscard]] attention_shape whole_shape(const E& encoding) const {
-    std::optional<index_t> head_dim = shape_.head_dim ? shape_.head_dim : options_.head_dim;
+  [[nodiscard]] static attention_shape whole_shape(const E& encoding, const attention_options& options,
+                                                   const fused::shape& shape) {
+    std::optional<index_t> head_dim = shape.head_dim ? shape.head_dim : options.head_dim;
     if constexpr (lowers_to_rotation<E>)
       if (!head_dim) head_dim = encoding.lowered().head_dim;
     require(
         head_dim.has_value(),
         "fused::plan: head_dim is known neither from the shape nor from the options nor from the encoding");
-    const std::optional<index_t> value_dim = shape_.value_dim ? shape_.value_dim : options_.value_dim;
-    return {shape_.queries, shape_.keys,
-            options_.heads, options_.kv_heads.value_or(options_.heads),
-            *head_dim,      value_dim.value_or(*head_dim)};
+    const std::optional<index_t> value_dim = shape.value_dim ? shape.value_dim : options.value_dim;
+    return {shape.queries, shape.keys,
+            options.heads, options.kv_heads.value_or(options.heads),
+            *head_dim,     value_dim.value_or(*head_dim)};
   }
 
   template <class E>
-  void build(const E& encoding) {
+  void build(const E& encoding, const attention_options& options, const fused::shape& shape) {
     if constexpr (settles_by_length<E>) {
       using settled = decltype(encoding.at_length(1));
-      auto made =
-          std::make_shared<const settled>(encoding.at_length(checked_length(options_.context_length)));
-      build_settled(*made, false);
+      auto made = std::make_shared<const settled>(encoding.at_length(checked_length(options.context_length)));
+      build_settled(*made, options, shape, false);
       settled_ = std::move(made);
     } else {
-      build_settled(encoding, true);
+      build_settled(encoding, options, shape, true);
     }
   }
 
+  /// Plans in scratch, which may be written by halves where it throws: what the plan is, it becomes at the end.
   /// \param is_same the encoding is that of the plan before
   template <class E>
-  void build_settled(const E& encoding, bool is_same) {
+  void build_settled(const E& encoding, const attention_options& options, const fused::shape& shape,
+                     bool is_same) {
     static_assert(check_encoding<E, float>());
-    check_embedded<E, float>(options_.is_embedded);
+    check_embedded<E, float>(options.is_embedded);
     fused::workspace& scratch = borrowed_ ? *borrowed_ : own_;
-    const bool was_planned = memory_ != nullptr && is_same;
-    const item before = was_planned ? *items() : item{};
-    const std::byte* const memory_before = memory_;
+    const bool was_planned = std::exchange(is_ready_, false) && is_same;
     builder making(scratch, kernels_, 1);
-    making.add(resolve(options_, whole_shape(encoding)), shape_, encoding);
+    making.add(resolve(options, whole_shape(encoding, options, shape)), shape, encoding);
     making.finish(static_cast<index_t>(executor_.workers()));
+    // The table of R(t) lies at the start of what tasks share and depends on the encoding and its own size alone.
     const item& now = *making.items();
-    // The table of R(t) lies at the start of what tasks share and depends on the encoding and the kernel alone.
-    const bool keeps_table = was_planned && making.memory() == memory_before &&
-                             now.shared_at == before.shared_at && now.tasks.decode == before.tasks.decode &&
-                             before.tasks.tasks > 0;
+    const bool keeps_table = was_planned && making.memory() == memory_ && item_.tasks.tasks > 0 &&
+                             now.shared_at == item_.shared_at &&
+                             now.tasks.table_floats == item_.tasks.table_floats;
     making.prepare(0, encoding, keeps_table);
+    item_ = *making.items();
     memory_ = making.memory();
     where_ = making.where();
+    options_ = options, shape_ = shape;
+    is_ready_ = true;
   }
-
-  [[nodiscard]] const item* items() const noexcept { return reinterpret_cast<const item*>(memory_); }
 
   static void check_types(const attention_problem& problem, storage q, storage k, storage v, storage out) {
     const auto check = [](const char* name, storage planned, storage given) {
@@ -520,11 +521,13 @@ class planned {
   fused::workspace own_{};
   fused::workspace* borrowed_ = nullptr;
   std::byte* memory_ = nullptr;
+  item item_{};
   layout where_{};
-  attention_options options_;
-  fused::shape shape_;
+  bool is_ready_ = false;  ///< memory_ holds what item_ says
+  attention_options options_{};
+  fused::shape shape_{};
   std::shared_ptr<const void> encoding_, settled_;
-  void (*rebuild_)(planned&) = nullptr;
+  void (*rebuild_)(planned&, const attention_options&, const fused::shape&) = nullptr;
 };
 
 }  // namespace detail::fused_plans
@@ -532,7 +535,11 @@ class planned {
 namespace fused {
 // The instruction set is that of the translation unit (target.hpp): what depends on it lies in a namespace of its name,
 // so that translation units with different flags may meet in one program.
-inline namespace POSENC_FUSED_ISA {
+#if defined(POSENC_FUSED_DISPATCH_ONLY)
+inline namespace dispatched {
+#else
+inline namespace HWY_NAMESPACE {
+#endif
 
 /// A fused attention call without its tensors. It keeps a copy of the encoding and of the options; positions, sinks and
 /// dense masks stay the caller's memory and have to outlive it. One run at a time.

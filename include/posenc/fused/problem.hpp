@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /// \file
 /// What the fused kernels get: one attention call as plain numbers and pointers. Kernels know no encoding types and no
-/// options; lower/ turns those into this. A problem is a plain value: a plan keeps it without pointers to tensors and
+/// options; lower/ makes this of those. A problem is a plain value: a plan keeps it without pointers to tensors and
 /// scratch, and each run fills them in.
 #pragma once
 
@@ -206,6 +206,7 @@ struct task_plan {
   row_range keys{};           ///< rows that some query may see (decode)
   index_t tasks = 0;          ///< of the main phase
   index_t merges = 0;         ///< tasks of the merging phase, 0 when nothing is split
+  index_t table_floats = 0;   ///< the table of R(t), at the start of what tasks share
   index_t shared_floats = 0;  ///< scratch shared by the tasks of this problem
   index_t worker_floats = 0;  ///< scratch of each worker
 };

@@ -165,7 +165,11 @@ template <class S, class Q, class K, class V, class E>
 }  // namespace detail::fused_calls
 
 namespace fused {
-inline namespace POSENC_FUSED_ISA {
+#if defined(POSENC_FUSED_DISPATCH_ONLY)
+inline namespace dispatched {
+#else
+inline namespace HWY_NAMESPACE {
+#endif
 
 /// Several sequences of different lengths and positions in one call, all with the same encoding. Every
 /// sequence is checked before any output is written. \throws std::invalid_argument, std::out_of_range

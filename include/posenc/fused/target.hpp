@@ -6,7 +6,7 @@
 ///   to be linked. Translation units with different flags may meet in one program: everything that depends on
 ///   them is a template over its own `this_isa`.
 /// - When one .cpp of the program defines POSENC_FUSED_IMPLEMENTATION and includes posenc/fused/dispatch.hpp,
-///   every problem in the program takes the best instruction set of the machine it runs on. The .cpp has to be
+///   every fused call in the program takes the best instruction set of the machine it runs on. The .cpp has to be
 ///   linked as an object, since a linker does not pull it out of a static library for a weak reference.
 /// - With POSENC_FUSED_DISPATCH_ONLY defined a translation unit compiles no kernels, which saves its compile
 ///   time; the program then needs that .cpp.
@@ -32,8 +32,6 @@ struct this_isa {
   [[nodiscard]] static fused_problem::kernel_table kernels() noexcept { return dispatched_table(); }
 };
 }  // namespace posenc::inline v0_2::detail::fused_kernels
-/// The namespace of what depends on the instruction set.
-#define POSENC_FUSED_ISA dispatched
 
 #else
 
@@ -66,6 +64,5 @@ HWY_AFTER_NAMESPACE();
 namespace posenc::inline v0_2::detail::fused_kernels {
 using HWY_NAMESPACE::this_isa;
 }  // namespace posenc::inline v0_2::detail::fused_kernels
-#define POSENC_FUSED_ISA HWY_NAMESPACE
 
 #endif

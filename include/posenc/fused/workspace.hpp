@@ -36,7 +36,8 @@ class workspace {
       return on_line(borrowed_.data());
     }
     if (size_ < needed) {
-      const std::size_t size = keep > 0 ? needed : (std::max)(needed, size_ + size_ / 2);
+      // By half as much again, so that a batch that is planned sequence by sequence copies what it has a few times.
+      const std::size_t size = (std::max)(needed, size_ + size_ / 2);
       std::unique_ptr<std::byte[]> larger(
           new std::byte[size]);  // left as it is: what is not used costs nothing
       const std::size_t had =

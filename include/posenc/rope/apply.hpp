@@ -100,7 +100,7 @@ template <class S, class E>
 
 }  // namespace detail
 
-/// Turns every head of a tensor in place; channels outside the rotary slice are not touched.
+/// Rotates every head of a tensor in place; channels outside the rotary slice are not touched.
 ///
 ///     posenc::rotate_heads(posenc::token_major(k, tokens, kv_heads, 128), rope, posenc::positions::from(0));
 ///
@@ -114,7 +114,7 @@ void rotate_heads(heads_view<S> heads, const E& encoding, const positions& where
   detail::rotate_checked(heads, encoding, resolved, side);
 }
 
-/// Turns every head of `from` into `to`, the channels outside the rotary slice copied. The two views are the
+/// Rotates every head of `from` into `to`, the channels outside the rotary slice copied. The two views are the
 /// same memory or do not overlap.
 /// \throws std::invalid_argument when the shapes do not fit or the memory overlaps in part, std::out_of_range as above
 template <class S, class E>
@@ -127,7 +127,7 @@ void rotate_heads(std::type_identity_t<heads_view<const S>> from, heads_view<S> 
 
 /// Moves rotated keys in a cache by `offset` tokens, in place (a context shift): the key of position j
 /// becomes the key of position j + offset. One more rotation by the offset, whatever the positions were, with
-/// attention factor 1: m is in the keys already. Channels that do not turn are not touched. Shifts add up, to
+/// attention factor 1: m is in the keys already. Channels that do not rotate are not touched. Shifts add up, to
 /// rounding; 16-bit keys lose a little each time (attention over unrotated keys has no such loss: there a
 /// shift is a change of integers).
 ///

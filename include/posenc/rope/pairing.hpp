@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /// \file
-/// Which two channels of a head turn together. Mixing up the two conventions gives fluent nonsense, so
+/// Which two channels of a head rotate together. Mixing up the two conventions gives fluent nonsense, so
 /// nothing in posenc has a default for it: the pairing comes with the weights.
 #pragma once
 

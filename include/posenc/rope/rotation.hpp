@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /// \file
 /// The plain description that every rotary encoding comes down to, and the one place where channels are
-/// turned.
+/// rotated.
 #pragma once
 
 #include <cmath>
@@ -107,7 +107,7 @@ struct rotation {
     return attention_factor * static_cast<double>(std::exp(side == rotation_side::query ? nepers : -nepers));
   }
 
-  /// Turns one pair of a head by an angle and multiplies it by m.
+  /// Rotates one pair of a head by an angle and multiplies it by m.
   template <std::floating_point T, class S>
   void turn_pair(std::span<S> head, index_t pair, const cos_sin<T>& angle, T m) const noexcept {
     using work = detail::working_t<S>;

@@ -17,7 +17,7 @@
 namespace posenc::inline v0_2 {
 namespace testing {
 
-/// The channels of a head that turn, and the attention factor they are multiplied by; the others must stay as they
+/// The channels of a head that rotate, and the attention factor they are multiplied by; the others must stay as they
 /// are.
 struct rotary_slice {
   index_t offset = 0;
@@ -86,7 +86,7 @@ requires rotates<E, S>
   return worst.result();
 }
 
-/// Turning by a and then by b is turning by a + b, for every pair of starts and small steps. The sums must
+/// Rotating by a and then by b is rotating by a + b, for every pair of starts and small steps. The sums must
 /// not exceed ±(2^62 − 1).
 template <class S, class E>
 requires rotates<E, S>

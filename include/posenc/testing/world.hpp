@@ -187,6 +187,7 @@ struct world {
     layer.key = random.matrix<S>(width, s.kv_heads * s.head_dim, deviation);
     layer.value = random.matrix<S>(width, s.kv_heads * s.head_dim, deviation);
     options.heads = s.heads, options.kv_heads = s.kv_heads, options.mask = s.mask;
+    options.is_embedded = true;  // project() and the layer do that
   }
 
   /// Rows of x in another order.

@@ -2,8 +2,8 @@
 /// \file
 /// Few queries, many keys: the cache is read once, at the speed of memory. Included once per instruction set.
 ///
-/// Since R(i)ᵀR(j0 + t) = (R(i − j0))ᵀ R(t), the queries are turned once per block of keys, by phases that
-/// move on in integers, and key t of every block is turned in registers by the same small table of R(t) that
+/// Since R(i)ᵀR(j0 + t) = (R(i − j0))ᵀ R(t), the queries are rotated once per block of keys, by phases that
+/// move on in integers, and key t of every block is rotated in registers by the same small table of R(t) that
 /// stays in the first-level cache. A long sequence is cut into splits of keys, by its shape alone, whose
 /// results are merged.
 #if defined(POSENC_FUSED_DECODE_INL_HPP) == defined(HWY_TARGET_TOGGLE)
@@ -163,7 +163,7 @@ struct decode_task {
   row_range keys;
 
   [[nodiscard]] index_t query_stride() const { return loader.pack.stride + lanes(); }
-  /// Where a slot's turned query begins; channel c (a whole number of vectors) lies c·decode_group farther: in a
+  /// Where a slot's rotated query begins; channel c (a whole number of vectors) lies c·decode_group farther: in a
   /// group vector c of all rows side by side, so that one pointer leads through a group.
   [[nodiscard]] float* turned_row(index_t slot) const {
     return scratch.turned + slot / decode_group * decode_group * query_stride() +
@@ -178,7 +178,7 @@ struct decode_task {
     return query >= problem.valid_queries.begin && query < problem.valid_queries.end;
   }
 
-  /// Packs the queries: as they are where keys turn on load (they turn block by block then), else turned for
+  /// Packs the queries: as they are where keys rotate on load (they rotate block by block then), else rotated for
   /// good.
   HWY_NOINLINE void pack_queries() const {
     pair_angles angles;
@@ -221,7 +221,7 @@ struct decode_task {
     }
   }
 
-  /// The angles that turn every query to its place relative to the first key of the block at `first`; its phases
+  /// The angles that rotate every query to its place relative to the first key of the block at `first`; its phases
   /// move on to the next.
   HWY_NOINLINE void place_queries(index_t first) const {
     const rotation& rotary = *loader.rotary;
@@ -245,7 +245,7 @@ struct decode_task {
     }
   }
 
-  /// Turns the queries of one KV head, just before they are multiplied.
+  /// Rotates the queries of one KV head, just before they are multiplied.
   HWY_NOINLINE void turn_queries(index_t kv) const {
     const index_t pairs = loader.pack.pairs, second = loader.pack.second, rows_of_kv = rows.rows_of_kv();
     for (index_t row = 0; row < rows_of_kv; ++row) {
@@ -451,7 +451,7 @@ struct decode_task {
     add_columns<1>(static_cast<const float*>(scratch.tail), width, count, kv, whole, 0);
   }
 
-  /// The same without a product of zero: a weight of zero does not undo a value that is infinite or no number.
+  /// The same without a product of zero: a weight of zero does not undo a value that is infinite or NaN.
   template <class T>
   HWY_NOINLINE void add_seen_values(const T* values, index_t count, index_t kv) const {
     for (index_t r = 0; r < rows.rows_of_kv(); ++r) {
@@ -521,7 +521,7 @@ struct decode_task {
     }
   }
 
-  /// Whatever a row should not have met shows in the output as infinite or no number: then all is done again
+  /// Whatever a row should not have met shows in the output as infinite or NaN: then all is done again
   /// with care.
   HWY_NOINLINE void attend() const {
     attend_once(true);

@@ -19,7 +19,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 
-/// lanes() × lanes() floats turned about their diagonal: to[c·to_stride + r] = from[r·from_stride + c]. Taking the
+/// lanes() × lanes() floats, transposed: to[c·to_stride + r] = from[r·from_stride + c]. Taking the
 /// even elements of all, then the odd ones, moves the last bit of an index to its front; done once for each bit
 /// of c, that swaps r and c. `buffer` holds twice the block.
 inline HWY_NOINLINE void transpose_block(const float* from, index_t from_stride, index_t columns, float* to,
@@ -54,6 +54,12 @@ HWY_INLINE bool tree_shows(const attention_problem& problem, index_t query, inde
   return ((word >> (draft % 64)) & 1u) != 0;
 }
 
+/// A sum of biases as float. Finite ones stay finite: the lowest double, a common mask, is not −∞.
+HWY_INLINE float bias_as_float(double sum) {
+  if (is_minus_infinity(sum)) return masked_score;
+  return sum < static_cast<double>(lowest_score) ? lowest_score : static_cast<float>(sum);
+}
+
 /// What the elements add to one score that everything else leaves visible, in nats; −∞ hides it.
 inline HWY_NOINLINE float element_at(const attention_problem& problem, index_t head, index_t query,
                                      index_t key) {
@@ -71,7 +77,7 @@ inline HWY_NOINLINE float element_at(const attention_problem& problem, index_t h
     if (is_minus_infinity(bias)) return masked_score;
     sum += static_cast<double>(bias);
   }
-  return static_cast<float>(sum);
+  return bias_as_float(sum);
 }
 
 /// One query row of a dense mask or bias against `count` ≤ lanes() consecutive key rows, as what it adds.
@@ -87,8 +93,7 @@ HWY_INLINE void load_dense(const dense_scores_data& dense, index_t head, index_t
     return;
   }
   for (index_t n = 0; n < count; ++n) {
-    const double value = dense.value(head, query, key + n);
-    to[n] = is_minus_infinity(value) ? masked_score : static_cast<float>(value);
+    to[n] = bias_as_float(dense.value(head, query, key + n));
   }
 }
 
@@ -122,7 +127,9 @@ inline HWY_NOINLINE void put_dense(const dense_scores_data& dense, const score_p
       for (index_t c = 0; c < keys; ++c)
         for (index_t r = 0; r < queries; ++r) {
           float& sum = to[c * width + r];
-          sum = columns[c * n + r] + (adds ? sum : 0.0f);
+          const float one = columns[c * n + r];
+          // What a mask hides is hidden whatever the bias there is: −∞ + ∞ would be no number.
+          sum = !adds ? one : is_minus_infinity(one) ? masked_score : one + sum;
         }
     }
 }

@@ -22,7 +22,7 @@ HWY_INLINE index_t step_stride(const attention_problem& problem) {
   return 2 * round_up(problem.rotary->pairs(), lanes());
 }
 
-/// True where the step table is used: by keys that turn on load and by many queries, whose phases add up.
+/// True where the step table is used: by keys that rotate on load and by many queries, whose phases add up.
 HWY_INLINE bool needs_step_table(const attention_problem& problem, const task_plan& plan) {
   return problem.rotary && problem.splits_positions && problem.rotary->pairs() > 0 &&
          !(plan.decode && problem.keys_are_rotated);
@@ -52,7 +52,8 @@ inline HWY_NOINLINE void plan_prefill(const attention_problem& problem, const pa
   result.tiles = (problem.query_tokens + result.rows - 1) / result.rows;
   result.tasks = result.tiles * result.head_chunks * problem.kv_heads;
   result.worker_floats = prefill_scratch(nullptr, problem, pack, result.heads_per_task, result.rows).floats;
-  result.shared_floats = table_floats(problem, result);
+  result.table_floats = table_floats(problem, result);
+  result.shared_floats = result.table_floats;
 }
 
 inline HWY_NOINLINE task_plan plan(const attention_problem& problem) {
@@ -65,7 +66,8 @@ inline HWY_NOINLINE task_plan plan(const attention_problem& problem) {
   }
   result = plan_decode(problem);
   result.worker_floats = decode_scratch(nullptr, problem, pack, result).floats;
-  result.shared_floats = table_floats(problem, result);
+  result.table_floats = table_floats(problem, result);
+  result.shared_floats = result.table_floats;
   if (result.merges > 0) result.shared_floats += result.tasks * result.rows * partial_stride(problem);
   return result;
 }
@@ -88,7 +90,7 @@ HWY_INLINE decode_rows_of_task decode_rows_of(const attention_problem& problem, 
           problem.group};
 }
 
-/// Where the split results of a decode lie: group by group, split by split, behind the step table.
+/// Where the split results of a decode lie: group by group, split by split, after the step table.
 HWY_INLINE float* partials_of(const attention_problem& problem, const task_plan& plan, float* shared,
                               index_t task) {
   return shared + table_floats(problem, plan) + task * plan.rows * partial_stride(problem);

@@ -3,7 +3,7 @@
 /// Many queries: one task takes a tile of query rows of a few heads that share a KV head, packs them once as
 /// columns, and walks over the keys they see. Included once per instruction set.
 ///
-/// Per tile of keys: load and turn the keys, copy the values into panels, and for each panel of queries S =
+/// Per tile of keys: load and rotate the keys, copy the values into panels, and for each panel of queries S =
 /// K·Qᵀ, the softmax, O = keep·O + Pᵀ·V. Panels that see no key of the tile are skipped, and of those on the
 /// diagonal only the keys that some query sees are touched.
 #if defined(POSENC_FUSED_PREFILL_INL_HPP) == defined(HWY_TARGET_TOGGLE)
@@ -29,7 +29,7 @@ inline constexpr index_t prefill_keys = 128;
 inline constexpr index_t prefill_columns = 512;
 /// Panels of a head in a task: at least one, of at least one lane.
 inline constexpr index_t most_panels = prefill_columns;
-/// Heads of a task: what turning a tile of keys costs is shared by so many.
+/// Heads of a task: what rotating a tile of keys costs is shared by so many.
 inline constexpr index_t prefill_heads = 4;
 
 /// The scratch of one task, cut into its parts; `floats` is what it takes.
@@ -149,7 +149,7 @@ struct prefill_task {
     std::fill_n(scratch.largest, heads * panels * width, lowest_score);
     std::fill_n(scratch.total, heads * panels * width, 0.0f);
     query_angles angles(problem, loader, growth_origin);
-    // As many rows as a vector has lanes are packed, then turned into columns.
+    // As many rows as a vector has lanes are packed, then transposed to columns.
     for (index_t group = tokens.begin / lanes() * lanes(); group < tokens.end; group += lanes()) {
       const row_range here{(std::max)(group, tokens.begin), (std::min)(group + lanes(), tokens.end)};
       if (here.end - here.begin < lanes()) std::fill_n(scratch.rows, heads * lanes() * stride, 0.0f);
@@ -248,7 +248,7 @@ struct prefill_task {
     }
   }
 
-  /// The same without a product of zero: where values are infinite or no numbers, a query must not meet
+  /// The same without a product of zero: where values are infinite or NaN, a query must not meet
   /// those it does not see.
   HWY_NOINLINE void add_seen_values(row_range queries, row_range keys, float* output) const {
     const index_t width = panel_width();

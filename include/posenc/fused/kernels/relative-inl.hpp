@@ -4,7 +4,7 @@
 /// set.
 ///
 /// Where queries and keys stand on consecutive positions, a panel of W queries against T keys meets only
-/// T + W − 1 offsets: their rows are asked for once, both sums are matrix products with them, and what belongs
+/// T + W − 1 offsets: their rows are evaluated once, both sums are matrix products with them, and what belongs
 /// to key t and query x stands at offset t + W − 1 − x. Elsewhere it goes row by row.
 #if defined(POSENC_FUSED_RELATIVE_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef POSENC_FUSED_RELATIVE_INL_HPP
@@ -97,7 +97,7 @@ inline HWY_NOINLINE void multiply_relative_values(const score_panel& panel, cons
               output + x * output_stride + c);
 }
 
-/// Σ_c a_c·b_c; `a` holds zeros behind its last channel.
+/// Σ_c a_c·b_c; `a` holds zeros after its last channel.
 HWY_INLINE float dot_of(const float* a, const float* b, index_t channels) {
   float_vector sum = hn::Zero(float_tag());
   for (index_t c = 0; c < channels; c += lanes())

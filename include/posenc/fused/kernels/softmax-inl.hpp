@@ -165,7 +165,7 @@ inline HWY_NOINLINE void mask_scores(const score_panel& panel) {
   }
 }
 
-/// Turns scores into weights 4^(s − m) with m the largest score of a query so far; the state of the queries
+/// Makes scores into weights 4^(s − m) with m the largest score of a query so far; the state of the queries
 /// follows. `keep` becomes what everything summed before has to be multiplied by.
 inline HWY_NOINLINE void softmax_panel(float* scores, index_t keys, float* largest, float* total,
                                        float* keep) {

@@ -32,7 +32,7 @@ HWY_INLINE void with_row(const tensor& from, index_t token, index_t head, With&&
 /// Rows of keys or values that are on their way while one is loaded: about what the third-level cache needs.
 inline constexpr index_t tile_rows_ahead = 16;
 
-/// Asks for the row that is tile_rows_ahead rows behind row t of a tile.
+/// Prefetches the row that lies tile_rows_ahead rows after row t of a tile.
 HWY_INLINE void fetch_tile_row(const tensor& from, index_t first, index_t t, index_t count, index_t head,
                                index_t channels) {
   if (t + tile_rows_ahead < count)
@@ -54,7 +54,7 @@ struct key_loader {
 
   [[nodiscard]] HWY_INLINE step_angles step(index_t t) const { return {table + t * table_stride}; }
 
-  /// Keys [row, row + count) of a KV head, turned, as rows of pack.stride. A run of positions shares one base
+  /// Keys [row, row + count) of a KV head, rotated, as rows of pack.stride. A run of positions shares one base
   /// angle.
   HWY_NOINLINE void load_keys(index_t kv_head, index_t row, index_t count, position growth_origin,
                               float* tile) const {
@@ -84,7 +84,7 @@ struct key_loader {
   }
 };
 
-/// The exponents of x in place, all ones where it is infinite or no number. By the bits: under -ffast-math the
+/// The exponents of x in place, all ones where it is infinite or NaN. By the bits: under -ffast-math the
 /// compiler takes for granted that nothing is.
 HWY_INLINE auto exponents_of(float_vector x) {
   const hn::RebindToUnsigned<float_tag> du;
@@ -98,7 +98,7 @@ HWY_INLINE bool are_finite(Exponents exponents) {
   return hn::AllTrue(du, hn::Lt(exponents, hn::Set(du, 0x7f800000u)));
 }
 
-/// False when one of `count` floats, whole vectors of them, is infinite or no number.
+/// False when one of `count` floats, whole vectors of them, is infinite or NaN.
 HWY_INLINE bool all_finite(const float* from, index_t count) {
   auto exponents = exponents_of(hn::Zero(float_tag()));
   for (index_t n = 0; n < count; n += lanes()) exponents = hn::Max(exponents, exponents_of(load(from + n)));
@@ -106,8 +106,8 @@ HWY_INLINE bool all_finite(const float* from, index_t count) {
 }
 
 /// Values [row, row + count) of a KV head as panels of 2·lanes channels, [panel][key][2·lanes] with
-/// `keys_per_panel` keys each, zeros behind the last channel. Compact panels, because rows of a cache lie a
-/// power of two apart more often than not. False when one of them is infinite or no number.
+/// `keys_per_panel` keys each, zeros after the last channel. Compact panels, because rows of a cache lie a
+/// power of two apart more often than not. False when one of them is infinite or NaN.
 inline HWY_NOINLINE bool load_values(const attention_problem& problem, index_t kv_head, index_t row,
                                      index_t count, index_t keys_per_panel, float* tile) {
   const index_t width = 2 * lanes();
@@ -129,7 +129,7 @@ inline HWY_NOINLINE bool load_values(const attention_problem& problem, index_t k
   return are_finite(exponents);
 }
 
-/// Query row `row` of `head`, turned to its position and multiplied by `factor`, in the order of packed keys.
+/// Query row `row` of `head`, rotated to its position and multiplied by `factor`, in the order of packed keys.
 inline HWY_NOINLINE void load_query(const attention_problem& problem, const key_loader& keys, index_t row,
                                     index_t head, const pair_angles& angles, float factor, float* to) {
   HWY_ALIGN float natural[widest_head + 2 * vector_slack];

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 /// \file
-/// Turning channels in registers. Included once per instruction set.
+/// Rotating channels in registers. Included once per instruction set.
 ///
-/// A tile of keys at consecutive positions j0 + t is turned by R(j0 + t) = R(j0)·R(t): R(j0) costs one
+/// A tile of keys at consecutive positions j0 + t is rotated by R(j0 + t) = R(j0)·R(t): R(j0) costs one
 /// vectorised sine per pair and tile, R(t) comes from a small table shared by all tiles. No table grows with
 /// the context, and the phase of j0 is exact (rope/phase.hpp) at any position.
 ///
-/// Where keys turn on load, the tile holds a head as [first channels of the pairs | second channels | the
+/// Where keys rotate on load, the tile holds a head as [first channels of the pairs | second channels | the
 /// rest] whatever the pairing: a dot product does not mind the order as long as queries are packed alike.
 #if defined(POSENC_FUSED_ROTATE_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef POSENC_FUSED_ROTATE_INL_HPP
@@ -107,8 +107,8 @@ HWY_INLINE void store_step(index_t pair, float_vector cosine, float_vector sine,
   store(sine, row + 2 * pair + lanes());
 }
 
-/// (x, y) turned by the angle of that cosine and sine. The cosine and sine of an angle are such a pair too:
-/// turning them adds the angles.
+/// (x, y) rotated by the angle of that cosine and sine. The cosine and sine of an angle are such a pair too:
+/// rotating them adds the angles.
 HWY_INLINE void turn_pair(float_vector& x, float_vector& y, float_vector cosine, float_vector sine) {
   const float_vector turned = hn::MulSub(x, cosine, hn::Mul(y, sine));
   y = hn::MulAdd(x, sine, hn::Mul(y, cosine));
@@ -173,7 +173,7 @@ HWY_INLINE void load_whole_pairs(const T* row, index_t pairs, index_t p, float_v
     split_neighbours(load(row + 2 * p), load(row + 2 * p + lanes()), a, b);
 }
 
-/// The same with zeros behind the last pair.
+/// The same with zeros after the last pair.
 template <class T>
 HWY_INLINE void load_pairs(const T* row, posenc::pairing pairing, index_t pairs, index_t p, float_vector& a,
                            float_vector& b) {
@@ -191,10 +191,10 @@ HWY_INLINE void load_pairs(const T* row, posenc::pairing pairing, index_t pairs,
 /// Where a packed head keeps its parts. Each begins on a whole vector, so that whole vectors can be read and
 /// written; the gaps are zeros and add nothing to a product.
 struct packed_head {
-  index_t pairs = 0;   ///< turning pairs; 0 where the head is copied as it is
+  index_t pairs = 0;   ///< rotating pairs; 0 where the head is copied as it is
   index_t second = 0;  ///< where the second channels of the pairs begin
   index_t before = 0;  ///< where the channels before the rotary slice begin
-  index_t behind = 0;  ///< where those behind it begin
+  index_t behind = 0;  ///< where those after it begin
   index_t steps = 0;   ///< length of a product over the packed head
   index_t stride = 0;  ///< from one packed head to the next: steps in whole vectors and one more to spare
 };
@@ -213,13 +213,13 @@ HWY_INLINE packed_head packing_of(const rotation* rotary, index_t head_dim) {
   return pack;
 }
 
-/// Copies `count` channels in whole vectors, zeros behind them.
+/// Copies `count` channels in whole vectors, zeros after them.
 template <class T>
 HWY_INLINE void copy_channels(const T* from, index_t count, float* to) {
   for (index_t c = 0; c < count; c += lanes()) store(load_first(from + c, count - c), to + c);
 }
 
-/// A key row turned into packed order by the angles base·step (no step: base alone).
+/// A key row rotated into packed order by the angles base·step (no step: base alone).
 template <class T>
 HWY_INLINE void rotate_row(const T* row, const rotation& rotary, const packed_head& pack, index_t head_dim,
                            const pair_angles& base, const step_angles& step, float* to) {

@@ -89,7 +89,7 @@ enum class layer_rule : unsigned char {
   full_at_offset,                ///< others where i mod "attn_layer_period" ≠ "attn_layer_offset"
   none_attend,                   ///< others throughout
   rope_in_chunks,                ///< llama4: layers that rotate see their chunk, the others everything
-  compressed,                    ///< deepseek_v4: two heavily compressed layers, then both kinds in turn
+  compressed,                    ///< deepseek_v4: two heavily compressed layers, then both kinds alternately
 };
 
 /// Where and how config.json lists the layers, other than by words in "layer_types" and "layers_block_type".
@@ -114,16 +114,16 @@ using traits_t = std::uint64_t;
 /// Peculiarities of a model class, to be combined.
 enum trait : traits_t {
   honours_partial = traits_t{1} << 0,   ///< partial_rotary_factor counts for the default rope type too
-  latent = traits_t{1} << 1,            ///< multi-head latent attention: the tail of the head turns
+  latent = traits_t{1} << 1,            ///< multi-head latent attention: the tail of the head rotates
   axes_chunked = traits_t{1} << 2,      ///< multi-axis rope in consecutive sections
-  axes_interleaved = traits_t{1} << 3,  ///< multi-axis rope with the axes taking turns
+  axes_interleaved = traits_t{1} << 3,  ///< multi-axis rope whose axes alternate
   phi3_names = traits_t{1} << 4,        ///< "su" and "yarn" mean longrope
   query_scalar = traits_t{1} << 5,      ///< σ = query_pre_attn_scalar^(−1/2), 256 if absent
   unit_scale = traits_t{1} << 6,        ///< σ = 1
   multiplier = traits_t{1} << 7,        ///< σ = attention_multiplier, 1 if absent
   no_rope_list = traits_t{1} << 8,      ///< "no_rope_layers": 0 marks a layer without rotation
-  local_only = traits_t{1} << 9,        ///< only local layers turn
-  local_if_window = traits_t{1} << 10,  ///< only local layers turn, where there is a window
+  local_only = traits_t{1} << 9,        ///< only local layers rotate
+  local_if_window = traits_t{1} << 10,  ///< only local layers rotate, where there is a window
   global_scaling =
       traits_t{1} << 11,  ///< "rope_scaling" is for global layers; local ones have a base of their own
   two_bases =
@@ -146,7 +146,7 @@ enum trait : traits_t {
   prefix_if_both_ways = traits_t{1} << 27,  ///< use_bidirectional_attention: true is a prefix-LM
   local_without_rope = traits_t{1} << 28,   ///< windows are for layers that do not rotate
   local_needs_window = traits_t{1} << 29,   ///< without "sliding_window" all layers are full
-  tail = traits_t{1} << 30,                 ///< the last qk_rope_head_dim channels of head_dim turn
+  tail = traits_t{1} << 30,                 ///< the last qk_rope_head_dim channels of head_dim rotate
   indexed = traits_t{1} << 31,              ///< beyond index_topk tokens an indexer chooses the keys
   nope_by_name = traits_t{1} << 32,         ///< rotates where position_embedding_type is "rope" only
   multiplier_or_root = traits_t{1} << 33,   ///< σ = attention_multiplier, 1/√head_dim if absent
@@ -157,9 +157,12 @@ enum trait : traits_t {
   own_value_dim = traits_t{1} << 38,        ///< "v_head_dim" outside of latent attention
   wide_heads = traits_t{1} << 39,           ///< heads divide 2·hidden_size, σ = (head_dim/2)^(−1/2)
   rope_if_told = traits_t{1} << 40,         ///< rotates where "use_mem_rope" is true
-  axes_by_ernie = traits_t{1} << 41,        ///< multi-axis rope: height and width in turn, then time
+  axes_by_ernie = traits_t{1} << 41,        ///< multi-axis rope: height and width alternately, then time
   axes_by_hunyuan = traits_t{1} << 42,      ///< axes split channels and not pairs: described for text
-  backwards = traits_t{1} << 43,            ///< turns by −φ
+  backwards = traits_t{1} << 43,            ///< rotates by −φ
+  needs_words = traits_t{1} << 44,  ///< the class's own pattern of layers is in no rule here: files list it
+  window_each_side =
+      traits_t{1} << 45,  ///< an encoder whose "sliding_window" is a number of tokens to either side
 };
 
 /// A model class that rotates. A width or count of 0 means that config.json has to state it.
@@ -467,11 +470,11 @@ inline constexpr std::array families{
            .period = 2, .hidden = 4096, .heads = 32, .kv_heads = 8, .context = 131'072,
            .list = list_form::ones_attend},
     family{.model_type = "minimax_m3_vl", .pairing = half_split, .layers = 60, .base = 5e6,
-           .traits = honours_partial | absolute_width, .head_dim = 128, .hidden = 6144, .heads = 64, .kv_heads = 4,
+           .traits = honours_partial, .head_dim = 128, .hidden = 6144, .heads = 64, .kv_heads = 4,
            .context = 524'288, .list = list_form::words},
     family{.model_type = "molmo2", .pairing = half_split, .layers = 36, .head_dim = 128, .hidden = 4096, .heads = 32,
            .kv_heads = 8, .context = 36'864, .list = list_form::scaled_indices},
-    family{.model_type = "moshi", .pairing = half_split, .rule = layer_rule::all_in_window, .window = 3000,
+    family{.model_type = "moshi", .pairing = half_split,
            .hidden = 4096, .heads = 32, .context = 3000},
     family{.model_type = "nanochat", .pairing = half_split, .layers = 12, .traits = backwards, .hidden = 768,
            .heads = 6},
@@ -505,6 +508,55 @@ inline constexpr std::array families{
     family{.model_type = "cohere2_moe", .pairing = interleaved, .layers = 40, .traits = local_only, .head_dim = 128,
            .rule = layer_rule::full_ends_period, .period = 4, .window = 4096, .hidden = 8192, .heads = 64,
            .context = 8192},
+    family{.model_type = "axk1", .pairing = interleaved, .layers = 61, .traits = latent | stated_pairing,
+           .hidden = 7168, .heads = 64, .kv_heads = 64, .context = 32'768, .still = 128, .turning = 64,
+           .value_dim = 128},
+    family{.model_type = "axk2", .pairing = interleaved, .layers = 48, .traits = latent | indexed, .hidden = 2048,
+           .heads = 32, .kv_heads = 32, .context = 131'072, .still = 64, .turning = 32, .value_dim = 64},
+    family{.model_type = "hy_v4", .pairing = half_split, .layers = 34, .traits = latent | indexed | sinks,
+           .hidden = 2816, .heads = 32, .context = 262'144, .still = 192, .turning = 64, .value_dim = 256},
+    family{.model_type = "glm5_next", .pairing = interleaved, .layers = 45,
+           .traits = latent | indexed | no_rotation | others_recurrent, .rule = layer_rule::full_ends_period,
+           .period = 4, .hidden = 4096, .heads = 64, .context = 1'048'576, .still = 192, .turning = 64,
+           .value_dim = 256},
+    family{.model_type = "flint", .pairing = half_split, .layers = 49, .traits = local_only | sinks | needs_words,
+           .head_dim = 128, .window = 513, .hidden = 2048, .heads = 32, .kv_heads = 4, .context = 262'144,
+           .list = list_form::words},
+    family{.model_type = "kolibri1", .pairing = half_split, .layers = 50, .traits = local_only, .head_dim = 128,
+           .rule = layer_rule::full_ends_period, .period = 5, .window = 513, .hidden = 2560, .heads = 48,
+           .kv_heads = 4, .context = 262'144},
+    family{.model_type = "lara_mini", .pairing = half_split, .layers = 34, .traits = local_only | needs_words,
+           .head_dim = 128, .window = 512, .hidden = 1024, .heads = 16, .kv_heads = 4, .context = 131'072,
+           .list = list_form::words},
+    family{.model_type = "muse_glimmer", .pairing = half_split, .layers = 52, .traits = needs_words, .head_dim = 128,
+           .window = 2048, .hidden = 6656, .heads = 32, .kv_heads = 2, .context = 131'072, .list = list_form::words},
+    family{.model_type = "muse_spark", .pairing = half_split, .layers = 62, .base = 5e5, .traits = needs_words,
+           .head_dim = 64, .window = 2048, .hidden = 8192, .heads = 128, .kv_heads = 16, .context = 1'048'576,
+           .list = list_form::words},
+    family{.model_type = "lfm3", .pairing = half_split, .layers = 24, .base = 1e6,
+           .traits = others_recurrent | needs_words, .head_dim = 128, .window = 256, .hidden = 2048, .heads = 16,
+           .kv_heads = 4, .context = 128'000, .list = list_form::words,
+           .block = R"({"sliding_attention":{"rope_type":"default","rope_theta":10000},"full_attention":{"rope_type":"proportional","rope_theta":1000000,"partial_rotary_factor":0.5}})"},
+    family{.model_type = "granite_docling", .pairing = half_split, .layers = 28, .traits = multiplier,
+           .hidden = 1024, .heads = 16, .kv_heads = 4, .context = 32'768},
+    family{.model_type = "iquestcoder", .pairing = half_split, .layers = 80, .head_dim = 128, .hidden = 5120,
+           .heads = 40, .kv_heads = 8, .context = 131'072},
+    family{.model_type = "higgs_audio_v2", .pairing = half_split, .layers = 28, .base = 5e5, .head_dim = 128,
+           .hidden = 3072, .heads = 24, .kv_heads = 8,
+           .block = R"({"rope_type":"llama3","rope_theta":500000,"factor":32,"original_max_position_embeddings":1024,"low_freq_factor":0.125,"high_freq_factor":0.5})"},
+    family{.model_type = "pocket_tts", .pairing = half_split, .layers = 6, .head_dim = 64, .hidden = 1024,
+           .heads = 16, .context = 8192},
+    family{.model_type = "gradium_phonon_tts", .pairing = half_split, .layers = 6, .head_dim = 64, .hidden = 768,
+           .heads = 12, .context = 8192},
+    family{.model_type = "esmc", .pairing = half_split, .layers = 80, .traits = bidirectional, .head_dim = 64,
+           .hidden = 2560, .heads = 40},
+    family{.model_type = "ultrabert", .pairing = half_split, .layers = 32,
+           .traits = bidirectional | window_each_side | needs_words, .head_dim = 128, .window = 128, .hidden = 4096,
+           .heads = 32, .context = 32'768, .list = list_form::words,
+           .block = R"({"sliding_attention":{"rope_type":"default","rope_theta":10000},"full_attention":{"rope_type":"default","rope_theta":2560000}})"},
+    family{.model_type = "modernbert-decoder", .pairing = half_split, .layers = 22, .base = 1.6e5,
+           .traits = two_bases, .rule = layer_rule::full_starts_period, .period = 3, .window = 128,
+           .local_base = 1e4, .hidden = 768, .heads = 12, .context = 8192},
 };
 // clang-format on
 

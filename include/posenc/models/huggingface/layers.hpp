@@ -94,6 +94,9 @@ class reader final : public rope_blocks {
         if (!config().has(key)) refuse("latent attention needs the key ", key);
     }
     if (!context()) refuse("needs the key max_position_embeddings");
+    warn(type_.empty() ? "the model type" : type_,
+         " is not known: described as a causal decoder without sinks or softcap "
+         "whose attention layers all rotate, as far as its file does not say otherwise");
     unknown_ = true;
   }
 
@@ -135,6 +138,13 @@ class reader final : public rope_blocks {
     if (family_.list == list_form::letters && !config().has("num_hidden_layers"))
       if (const auto letters = config().text("hybrid_override_pattern"); letters && !letters->empty())
         return static_cast<index_t>((std::min)(letters->size(), std::size_t{most_layers}));
+    // A list of the layers says how many there are where no number does.
+    if (!first_count({"num_hidden_layers", "n_layer", "n_layers", "num_layers"}, 1, most_layers))
+      for (const char* key : {"layer_types", "layers_block_type"})
+        if (const json* listed = config().find(key); listed != nullptr && listed->is_array() &&
+                                                     !listed->empty() &&
+                                                     listed->size() <= static_cast<std::size_t>(most_layers))
+          return static_cast<index_t>(listed->size());
     return layer_count(family_.layers);
   }
 
@@ -237,6 +247,8 @@ class reader final : public rope_blocks {
         return config().boolean("use_sliding_window").value_or(false) ? stated() : 0;
       case layer_rule::full_starts_period:
         if (!has_trait(two_bases)) return stated();
+        if (!has_trait(bidirectional))
+          if (const auto own = first_count({"sliding_window"}, 1, most_positions)) return *own;
         return first_count({"local_attention"}, 1, most_positions).value_or(family_.window) / 2;
       case layer_rule::rope_in_chunks:
         if (!config().mentions("attention_chunk_size")) return family_.window;
@@ -275,6 +287,7 @@ class reader final : public rope_blocks {
     if (auto listed = listed_otherwise()) return std::move(*listed);
     if (unknown_ && window_ > 0 && config().boolean("use_sliding_window").value_or(true))
       refuse("sliding_window is ", window_, ", and which layers it is for is not said (layer_types)");
+    if (has_trait(needs_words)) refuse("needs the key layer_types");
     return words_by_rule();
   }
 
@@ -472,7 +485,7 @@ class reader final : public rope_blocks {
 
   // ---- What lists say of each layer -------------------------------------------------------------------------------
 
-  /// Whether each layer turns by no_rope_layers, whose name is its opposite: 1 marks a layer with rope. Empty: all do.
+  /// Whether each layer rotates by no_rope_layers, whose name is its opposite: 1 marks a layer with rope. Empty: all do.
   [[nodiscard]] std::vector<bool> rope_list() const {
     if (!has_trait(no_rope_list)) return {};
     const auto count = static_cast<std::size_t>(out_.layers);
@@ -598,8 +611,8 @@ class reader final : public rope_blocks {
       encoding.lookback = window_ - 1;
       encoding.beyond = "beside the window it attends to keys that a layer of its own compresses";
     } else if (kind.sort == layer_sort::window && window_ > 0) {
-      if (has_trait(two_bases))
-        encoding.lookback = encoding.lookahead = window_;  // half of local_attention, both ways
+      if (has_trait(window_each_side) || (has_trait(two_bases) && !encoding.causal))
+        encoding.lookback = encoding.lookahead = window_;  // ModernBERT: half of local_attention
       else if (encoding.causal)
         encoding.lookback = window_ - 1;  // sliding_window counts the query's own token
       else
@@ -639,10 +652,13 @@ class reader final : public rope_blocks {
   }
 
   [[nodiscard]] index_t head_dim_of(const layer_facts& kind) {
-    (void)config().has("head_dim");  // files of latent models have it, for the part that turns
-    if (has_trait(latent))
-      return needed_count({"qk_nope_head_dim"}, widest_head, family_.still) +
-             needed_count({"qk_rope_head_dim"}, widest_head, family_.turning);
+    (void)config().has("head_dim");  // files of latent models have it, for the part that rotates
+    if (has_trait(latent)) {
+      const index_t still = needed_count({"qk_nope_head_dim"}, widest_head, family_.still);
+      if (has_trait(no_rotation) && config().count("qk_rope_head_dim", 0, widest_head) == index_t{0})
+        return still;
+      return still + needed_count({"qk_rope_head_dim"}, widest_head, family_.turning);
+    }
     if (has_trait(global_head) && kind.sort == layer_sort::full)
       return first_count({"global_head_dim"}, 1, widest_head).value_or(512);
     if (has_trait(wide_heads)) {
