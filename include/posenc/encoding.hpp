@@ -278,7 +278,8 @@ decltype(auto) with_settled(const E& encoding, std::optional<position> context_l
 /// Refuses, at compile time and in words, a type that cannot take part.
 template <class E, class S>
 consteval bool check_encoding() {
-  static_assert(!lost_everything<E, S>,
+  // A door that is not const is named below, and alone.
+  static_assert(!lost_everything<E, S> || lost_const<E, S>,
                 "posenc: this type opens no door. An encoding has at least one of these const members: "
                 "embed(std::span<S> row, position p); "
                 "rotate(std::span<S> head, position p), or rotate_query and rotate_key; "

@@ -17,6 +17,7 @@
 
 #include "fused/calls.hpp"
 #include "fused/targets.hpp"
+#include "refusals.hpp"
 
 namespace {
 using fused_calls::random_matrix;
@@ -304,6 +305,15 @@ TEST(masks, scores_of_every_stage_are_those_of_the_formula) {
       }
       EXPECT_NEAR(sum, 1, 1e-12);
     }
+}
+
+TEST(masks, scores_without_memory_are_refused) {
+  const auto q = random_matrix<float>(2, heads * width, 1), k = random_matrix<float>(3, kv_heads * width, 2);
+  EXPECT_REFUSAL(posenc::reference::scores_into(posenc::as_heads(q, heads), posenc::as_heads(k, kv_heads),
+                                                posenc::no_encoding{}, {.heads = heads, .kv_heads = kv_heads},
+                                                posenc::score_stage::weights,
+                                                posenc::dense_scores<float>(nullptr, heads, 2, 3)),
+                 std::invalid_argument, "no memory behind 4 x 2 x 3");
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -254,7 +255,20 @@ TEST(plan, refuses_in_words_what_does_not_fit) {
   posenc::fused::plan step(rope, options, {.queries = 1, .keys = 4});
   const auto q = random_matrix<float>(1, 64, 1), k = random_matrix<float>(5, 64, 2);
   row_major_matrix<float> out(1, 64);
-  EXPECT_REFUSAL(step.run(q, k, k, out), std::invalid_argument, "5 keys, planned for 1 and 4");
+  EXPECT_REFUSAL(step.run(q, k, k, out), std::invalid_argument,
+                 "5 keys, planned for 1 and 4: call reshape(1, 5) first");
+  // Heads and tokens swapped: the lengths are wrong as well, but reshape would not help.
+  const auto keys = posenc::as_heads(k, 2);
+  EXPECT_REFUSAL(step.run(posenc::token_major(q.data(), 2, 1, 32), keys, keys, posenc::as_heads(out, 2)),
+                 std::invalid_argument,
+                 "q has 1 heads and k and v 2, planned for options of heads 2 and kv_heads 2");
+  EXPECT_REFUSAL(step.run(posenc::as_heads(q, 4), posenc::as_heads(k, 4), posenc::as_heads(k, 4),
+                          posenc::as_heads(out, 4)),
+                 std::invalid_argument, "q has 4 heads");
+  EXPECT_REFUSAL(step.run(posenc::token_major(q.data(), 1, 2, 16), posenc::token_major(k.data(), 4, 2, 16),
+                          posenc::token_major(k.data(), 4, 2, 16), posenc::token_major(out.data(), 1, 2, 16)),
+                 std::invalid_argument,
+                 "head_dim 16 and value_dim 16, planned for 32 and 32 (of the shape, else of the options");
   EXPECT_REFUSAL(
       (posenc::fused::plan(users_step{-1}, {.heads = 2, .head_dim = 8}, {.queries = 1, .keys = 4})),
       std::invalid_argument, "bias_reach() of this encoding is -1");
@@ -319,6 +333,15 @@ TEST(batch, a_workspace_for_no_worker_is_refused) {
   posenc::fused::workspace small{std::span<std::byte>(memory).first(memory.size() - 64)};
   EXPECT_THROW(posenc::fused::attention_batch(all, rope_of(32), {.memory = &small}), std::invalid_argument);
 }
+
+// A plan keeps a reference to an executor that is not small: a temporary is refused where it would dangle.
+template <class X>
+constexpr bool plans_with = std::is_constructible_v<posenc::fused::plan, const posenc::rope<float>&,
+                                                    const attention_options&, const posenc::fused::shape&, X>;
+static_assert(plans_with<posenc::fused::thread_pool&> && plans_with<const posenc::fused::thread_pool&>);
+static_assert(!plans_with<posenc::fused::thread_pool> && !plans_with<const posenc::fused::thread_pool>);
+static_assert(plans_with<posenc::fused::openmp_executor> && plans_with<posenc::fused::serial_executor>);
+static_assert(plans_with<posenc::fused::execution> && plans_with<posenc::fused::executor_ref&>);
 
 TEST(executors, give_the_same_bits) {
   const auto rope = rope_of(64);

@@ -55,7 +55,9 @@ struct attention_options {
   positions query_positions{};  ///< by default the last n_q of the keys' positions
   positions key_positions{};    ///< by default 0 … n_k−1
 
-  std::optional<row_range> valid_keys{};  ///< rows of k and v that are tokens; the others are padding, unseen
+  /// Rows of k and v that are tokens; the others are padding, unseen. Positions stay as they are: over a buffer with
+  /// room to spare the queries stand on its last rows unless query_positions says where they are.
+  std::optional<row_range> valid_keys{};
   std::optional<row_range> valid_queries{};  ///< rows of q that are tokens; the others yield 0 and −∞
 };
 

@@ -361,6 +361,8 @@ void scores_into(heads_view<Q> q, heads_view<K> k, const E& encoding, const atte
   detail::require(out.heads == call.heads && out.queries == call.query_tokens && out.keys == call.key_tokens,
                   "scores_into: ", out.heads, " x ", out.queries, " x ", out.keys, " given, needed is ",
                   call.heads, " x ", call.query_tokens, " x ", call.key_tokens);
+  detail::require(out.data != nullptr || out.heads * out.queries * out.keys == 0,
+                  "scores_into: no memory behind ", out.heads, " x ", out.queries, " x ", out.keys);
   std::vector<T> values(static_cast<std::size_t>(call.heads * call.query_tokens * call.key_tokens),
                         stage == score_stage::weights ? T(0) : static_cast<T>(detail::minus_infinity<sum>()));
   detail::with_settled(encoding, options.context_length, [&](const auto& one) {

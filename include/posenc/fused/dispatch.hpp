@@ -10,8 +10,7 @@
 /// takes these kernels, whatever flags its own translation unit has; fused::target_name() names them. Before
 /// the first call, hwy::SetSupportedTargetsForTest or Highway's own means may narrow the choice.
 ///
-/// Not to be included after <posenc/fused.hpp>, which may have compiled one of the targets
-/// already; the other order is fine.
+/// Include it before <posenc/fused.hpp>, which may otherwise have compiled one of the targets already.
 #pragma once
 
 #if defined(POSENC_FUSED_IMPLEMENTATION)

@@ -505,15 +505,18 @@ class planned {
     check("out", problem.out.type, out);
   }
   static void check_shape(const attention_problem& problem, const attention_shape& shape) {
-    require(shape.query_tokens == problem.query_tokens && shape.key_tokens == problem.key_tokens,
-            "fused::plan: ", shape.query_tokens, " queries and ", shape.key_tokens, " keys, planned for ",
-            problem.query_tokens, " and ", problem.key_tokens, " (reshape)");
-    require(shape.heads == problem.heads && shape.kv_heads == problem.kv_heads, "fused::plan: heads ",
-            shape.heads, " and kv_heads ", shape.kv_heads, ", planned for ", problem.heads, " and ",
-            problem.kv_heads);
+    // Lengths last: where heads and tokens of a view are swapped, they are wrong as well, and reshape does not help.
+    require(shape.heads == problem.heads && shape.kv_heads == problem.kv_heads, "fused::plan: q has ",
+            shape.heads, " heads and k and v ", shape.kv_heads, ", planned for options of heads ",
+            problem.heads, " and kv_heads ", problem.kv_heads);
     require(shape.head_dim == problem.head_dim && shape.value_dim == problem.value_dim,
             "fused::plan: head_dim ", shape.head_dim, " and value_dim ", shape.value_dim, ", planned for ",
-            problem.head_dim, " and ", problem.value_dim);
+            problem.head_dim, " and ", problem.value_dim,
+            " (of the shape, else of the options, else of the encoding)");
+    require(shape.query_tokens == problem.query_tokens && shape.key_tokens == problem.key_tokens,
+            "fused::plan: ", shape.query_tokens, " queries and ", shape.key_tokens, " keys, planned for ",
+            problem.query_tokens, " and ", problem.key_tokens, ": call reshape(", shape.query_tokens, ", ",
+            shape.key_tokens, ") first");
   }
 
   kernel_table kernels_;
@@ -554,9 +557,12 @@ class plan : public posenc::detail::fused_plans::planned {
           return planned(posenc::detail::fused_kernels::this_isa::kernels(),
                          std::make_shared<const concrete>(one), options, shape, how);
         })) {}
-  template <class E, executor X>
-  plan(const E& encoding, const attention_options& options, const fused::shape& shape, const X& by)
-      : plan(encoding, options, shape, execution{.executor = by}) {}
+  /// The same with an executor alone. It has to outlive the plan, so a temporary that would only be referred to is
+  /// refused (executor_ref).
+  template <class E, class X>
+  requires(executor<std::remove_cvref_t<X>>&& std::constructible_from<executor_ref, X>)
+      plan(const E& encoding, const attention_options& options, const fused::shape& shape, X&& by)
+      : plan(encoding, options, shape, execution{.executor = std::forward<X>(by)}) {}
 };
 
 /// The instruction set that fused calls of this translation unit take, by Highway's name: "AVX2", "AVX3", "NEON", …

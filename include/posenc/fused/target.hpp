@@ -2,9 +2,12 @@
 /// \file
 /// Which instruction set the fused kernels run on.
 ///
-/// - By default the kernels are compiled with the flags of the translation unit that includes this; nothing needs
-///   to be linked. Translation units with different flags may meet in one program: everything that depends on
-///   them is a template over its own `this_isa`.
+/// CMake's target posenc::fused brings the kernels of every instruction set: the last two points below, done for you.
+/// Without it:
+///
+/// - By default (CMake: posenc::fused_headers) the kernels are compiled with the flags of the translation unit that
+///   includes this; nothing needs to be linked. Translation units with different flags may meet in one program:
+///   everything that depends on them is a template over its own `this_isa`.
 /// - When one .cpp of the program defines POSENC_FUSED_IMPLEMENTATION and includes posenc/fused/dispatch.hpp,
 ///   every fused call in the program takes the best instruction set of the machine it runs on. The .cpp has to be
 ///   linked as an object, since a linker does not pull it out of a static library for a weak reference.

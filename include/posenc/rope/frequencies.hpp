@@ -87,9 +87,10 @@ template <std::floating_point Real>
 ///
 ///     struct my_scaling {
 ///       template <std::floating_point Real>
-///       posenc::frequency_ladder<Real> ladder(const posenc::rotary_shape&,
+///       posenc::frequency_ladder<Real> ladder(const posenc::rotary_shape& shape,
 ///                                             std::optional<posenc::position> length) const;
 ///     };
+///     posenc::rope<float> rope{{.head_dim = 64, .pairing = posenc::pairing::half_split}, my_scaling{}};
 ///
 /// A scheme that depends on the length throws std::invalid_argument when it is not given; the others ignore it.
 template <class S>

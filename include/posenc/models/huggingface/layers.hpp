@@ -264,8 +264,12 @@ class reader final : public rope_blocks {
       const json* found = config().find(key);
       if (found == nullptr) continue;
       // EXAONE writes "LLLG" for a period of 4.
-      if (found->is_string() && !found->template get<std::string>().empty())
-        return static_cast<index_t>(found->template get<std::string>().size());
+      if (found->is_string() && std::string_view(key) == "sliding_window_pattern") {
+        const std::string letters = found->template get<std::string>();
+        if (letters.empty() || letters.find_first_not_of('L') != letters.size() - 1 || letters.back() != 'G')
+          refuse("sliding_window_pattern ", letters.substr(0, 64), " is not of the form LLLG");
+        return static_cast<index_t>(letters.size());
+      }
       return config().count(key, 1, most_layers).value_or(family_.period);
     }
     return family_.period;
@@ -521,7 +525,7 @@ class reader final : public rope_blocks {
     std::vector<layer_numbers> all;
     const auto take = [&](const char* key, std::optional<double> layer_numbers::*member) {
       const json* found = config().find(key);
-      if (found == nullptr || !found->is_array()) return;
+      if (found == nullptr || (found->is_number() && std::string_view(key) == "rope_theta")) return;
       const std::vector<double> listed = *config().numbers(key);
       const auto count = static_cast<std::size_t>(out_.layers);
       if (listed.size() < count)
@@ -571,6 +575,7 @@ class reader final : public rope_blocks {
     if (has_trait(softcap)) {
       const double standard = config().mentions("attn_logit_softcapping") ? 0 : 50;
       encoding.softcap = config().number("attn_logit_softcapping").value_or(standard);
+      if (encoding.softcap < 0) refuse("attn_logit_softcapping ", encoding.softcap, " is negative");
     }
     const index_t head_dim = head_dim_of(kind);
     encoding.head_dim = encoding.value_dim = head_dim;
@@ -677,7 +682,10 @@ class reader final : public rope_blocks {
     if (has_trait(unit_scale)) return 1;
     if (has_trait(wide_heads)) return inverse_root(static_cast<double>(head_dim) / 2);
     if (has_trait(multiplier | multiplier_or_root)) {
-      if (const auto stated = config().number("attention_multiplier")) return *stated;
+      if (const auto stated = config().number("attention_multiplier")) {
+        if (!(*stated > 0)) refuse("attention_multiplier ", *stated, " is not positive");
+        return *stated;
+      }
       if (has_trait(multiplier)) return 1;
     }
     if (has_trait(query_scalar)) {
