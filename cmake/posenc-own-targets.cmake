@@ -8,7 +8,7 @@ if(POSENC_SANITIZE)
 endif()
 
 # posenc_own_target(<target> [<optimisation flag>] [UNSANITIZED]): the flag (default -O1) counts only when no build type
-# is set. What UNSANITIZED targets compile is for the compiler to get right, so the run-time checkers only slow it down;
+# is set; with the tests nobody waits for more than -O1 of examples and benchmarks, which are run for a moment. What UNSANITIZED targets compile is for the compiler to get right, so the run-time checkers only slow it down;
 # they are linked in nevertheless, for the objects that are shared with other targets. POSENC_SANITIZE=ALL checks these
 # too.
 function(posenc_own_target target)
@@ -16,6 +16,9 @@ function(posenc_own_target target)
   set(optimisation -O1)
   if(arg_UNPARSED_ARGUMENTS)
     set(optimisation ${arg_UNPARSED_ARGUMENTS})
+  endif()
+  if(POSENC_TESTS AND optimisation MATCHES "-O[23]")
+    set(optimisation -O1)
   endif()
   set_target_properties(${target} PROPERTIES CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF)
   if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
