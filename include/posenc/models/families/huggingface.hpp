@@ -162,7 +162,7 @@ enum trait : traits_t {
   backwards = traits_t{1} << 43,            ///< turns by −φ
   needs_words = traits_t{1} << 44,  ///< the class's own pattern of layers is in no rule here: files list it
   window_each_side =
-      traits_t{1} << 45,  ///< an encoder whose "sliding_window" is a number of tokens to either side
+      traits_t{1} << 45,  ///< an encoder whose "sliding_window" counts tokens to either side
 };
 
 /// A model class that rotates. A width or count of 0 means that config.json has to state it.
