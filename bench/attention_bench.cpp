@@ -144,16 +144,13 @@ void fused(const shape& s, const matrix<S>& q, const matrix<S>& k, const E& enco
            int threads, bool rotated = false) {
   static posenc::fused::workspace memory;
   const tensors<S>& t = tensors<S>::of(s);
-  const auto call = [&](const auto& executor) {
-    posenc::fused::attention_into<S>(posenc::as_heads(q, s.heads), posenc::as_heads(k, s.kv_heads),
-                                     posenc::as_heads(t.v, s.kv_heads), encoding, options_of(s),
-                                     posenc::as_heads(out, s.heads), {},
-                                     {.keys_are_rotated = rotated, .memory = &memory}, executor);
-  };
-  if (threads == 1)
-    call(posenc::fused::serial_executor{});
-  else
-    call(posenc::fused::openmp_executor{threads});
+  posenc::attention_options options = options_of(s);
+  options.keys_are_rotated = rotated;
+  posenc::fused::execution how{.memory = &memory};
+  if (threads > 1) how.executor = posenc::fused::openmp_executor{threads};
+  posenc::fused::attention_into(posenc::as_heads(q, s.heads), posenc::as_heads(k, s.kv_heads),
+                                posenc::as_heads(t.v, s.kv_heads), encoding, options,
+                                posenc::as_heads(out, s.heads), {}, how);
 }
 
 template <class S>

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <span>
 
+#include <posenc/fused/highway.hpp>  // before Highway itself: it settles the targets
+
 #include <hwy/highway.h>
 
 namespace posenc::bench {

@@ -1,27 +1,39 @@
 # SPDX-License-Identifier: MIT
 # The parts of posenc that need more than Eigen, as targets. Used by the build tree and, installed next to
-# posencConfig.cmake, by find_package(posenc COMPONENTS fused models).
-#   posenc::fused   <posenc/fused/...>   needs the headers of Google Highway; nothing to link
-#   posenc::fused_dispatch          posenc::fused, linked with Highway's library: for programs of which one .cpp holds
-#                                   the kernels of all instruction sets (posenc/fused/dispatch.hpp)
-#   posenc::models  <posenc/models/...>  needs nlohmann/json
+# posencConfig.cmake, by find_package(posenc).
+#   posenc::fused           <posenc/fused.hpp>   kernels of every instruction set, compiled once in your build, of which a
+#                           program takes the best when it runs; needs Google Highway's headers and library. Where only
+#                           the headers are found it is posenc::fused_headers.
+#   posenc::fused_headers   the same header-only: kernels in every translation unit that calls them, for its -m flags
+#   posenc::fused_dispatch  posenc::fused_headers with Highway's library: for programs of which one .cpp holds the kernels
+#                           (posenc/fused/dispatch.hpp)
+#   posenc::models          <posenc/models.hpp>  needs nlohmann/json
 
 if(NOT TARGET posenc::fused)
   find_path(POSENC_HWY_INCLUDE_DIR hwy/highway.h DOC "Where hwy/highway.h of Google Highway lies")
-  mark_as_advanced(POSENC_HWY_INCLUDE_DIR)
-  if(POSENC_HWY_INCLUDE_DIR)
-    add_library(posenc::fused INTERFACE IMPORTED GLOBAL)
-    target_link_libraries(posenc::fused INTERFACE posenc::posenc)
-    target_include_directories(posenc::fused INTERFACE ${POSENC_HWY_INCLUDE_DIR})
-  endif()
-endif()
-
-if(TARGET posenc::fused AND NOT TARGET posenc::fused_dispatch)
   find_library(POSENC_HWY_LIBRARY hwy DOC "Google Highway's library")
-  mark_as_advanced(POSENC_HWY_LIBRARY)
-  if(POSENC_HWY_LIBRARY)
-    add_library(posenc::fused_dispatch INTERFACE IMPORTED GLOBAL)
-    target_link_libraries(posenc::fused_dispatch INTERFACE posenc::fused ${POSENC_HWY_LIBRARY})
+  mark_as_advanced(POSENC_HWY_INCLUDE_DIR POSENC_HWY_LIBRARY)
+  if(POSENC_HWY_INCLUDE_DIR)
+    add_library(posenc::fused_headers INTERFACE IMPORTED GLOBAL)
+    target_link_libraries(posenc::fused_headers INTERFACE posenc::posenc)
+    target_include_directories(posenc::fused_headers INTERFACE ${POSENC_HWY_INCLUDE_DIR})
+    add_library(posenc::fused INTERFACE IMPORTED GLOBAL)
+    if(POSENC_HWY_LIBRARY)
+      add_library(posenc::fused_dispatch INTERFACE IMPORTED GLOBAL)
+      target_link_libraries(posenc::fused_dispatch INTERFACE posenc::fused_headers ${POSENC_HWY_LIBRARY})
+      add_library(posenc_fused_kernels STATIC EXCLUDE_FROM_ALL ${CMAKE_CURRENT_LIST_DIR}/posenc-fused-kernels.cpp)
+      set_target_properties(posenc_fused_kernels PROPERTIES
+        CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON POSITION_INDEPENDENT_CODE ON)
+      # Kernels that are not optimised are a hundred times slower, and nobody steps through them: a build without a
+      # type, or for debugging, optimises them all the same.
+      target_compile_options(posenc_fused_kernels PRIVATE
+        $<$<NOT:$<CONFIG:Release,RelWithDebInfo,MinSizeRel>>:-O2>)
+      target_link_libraries(posenc_fused_kernels PUBLIC posenc::fused_dispatch)
+      target_link_libraries(posenc::fused INTERFACE posenc_fused_kernels posenc::fused_dispatch)
+      target_compile_definitions(posenc::fused INTERFACE POSENC_FUSED_DISPATCH_ONLY)
+    else()
+      target_link_libraries(posenc::fused INTERFACE posenc::fused_headers)
+    endif()
   endif()
 endif()
 

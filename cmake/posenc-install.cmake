@@ -13,6 +13,7 @@ install(FILES
   ${CMAKE_CURRENT_BINARY_DIR}/posencConfig.cmake
   ${CMAKE_CURRENT_BINARY_DIR}/posencConfigVersion.cmake
   cmake/posenc-components.cmake
+  cmake/posenc-fused-kernels.cpp
   DESTINATION ${posenc_cmake_dir})
 
 # The .pc file finds its prefix from where it lies, since `cmake --install --prefix` may put it anywhere.

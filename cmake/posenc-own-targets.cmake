@@ -2,11 +2,20 @@
 # How posenc's own tests, examples and benchmarks are compiled. Warnings, sanitizers and optimisation are set on
 # these targets alone, never on posenc::posenc and never for a whole directory.
 
-# posenc_own_target(<target> [<optimisation flag>]): the flag (default -O1) counts only when no build type is set.
+set(posenc_sanitizers "")
+if(POSENC_SANITIZE)
+  set(posenc_sanitizers -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+endif()
+
+# posenc_own_target(<target> [<optimisation flag>] [UNSANITIZED]): the flag (default -O1) counts only when no build type
+# is set. What UNSANITIZED targets compile is for the compiler to get right, so the run-time checkers only slow it down;
+# they are linked in nevertheless, for the objects that are shared with other targets. POSENC_SANITIZE=ALL checks these
+# too.
 function(posenc_own_target target)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "UNSANITIZED" "" "")
   set(optimisation -O1)
-  if(ARGC GREATER 1)
-    set(optimisation ${ARGV1})
+  if(arg_UNPARSED_ARGUMENTS)
+    set(optimisation ${arg_UNPARSED_ARGUMENTS})
   endif()
   set_target_properties(${target} PROPERTIES CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF)
   if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
@@ -17,16 +26,19 @@ function(posenc_own_target target)
     # GCC 12 at -O1 takes copies of small Eigen matrices for reads of unset memory.
     $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   if(POSENC_SANITIZE)
-    set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
-    target_compile_options(${target} PRIVATE ${sanitizers} -g1)
-    target_link_options(${target} PRIVATE ${sanitizers})
+    if(NOT arg_UNSANITIZED OR POSENC_SANITIZE STREQUAL "ALL")
+      target_compile_options(${target} PRIVATE ${posenc_sanitizers} -g1)
+    endif()
+    target_link_options(${target} PRIVATE ${posenc_sanitizers})
   endif()
 endfunction()
 
 # posenc_link_components(<target>): the optional parts, where this machine has what they need.
 function(posenc_link_components target)
   target_link_libraries(${target} PRIVATE posenc::posenc)
-  foreach(component IN ITEMS fused models)
+  # Some programs here are compiled for plain flags on purpose.
+  target_compile_definitions(${target} PRIVATE POSENC_FUSED_ALLOW_SLOW_TARGET)
+  foreach(component IN ITEMS fused_headers models)
     if(TARGET posenc::${component})
       target_link_libraries(${target} PRIVATE posenc::${component})
     endif()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /// \file
 /// Why attention needs positions, told with "dog bites man": all six orders of the words through one
-/// self-attention layer under every encoding, then what each encoding makes of distance.
+/// self-attention layer under every encoding, then what each encoding makes of distance, and frequencies of each other.
 ///
 ///     demo [--plot-dir DIR]     with a directory: also DIR/positions.{tsv,gp}, and .svg and .png by gnuplot
 ///
@@ -19,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include <posenc/analysis.hpp>
 #include <posenc/attention/self_attention.hpp>
 #include <posenc/posenc.hpp>
 
@@ -197,9 +198,11 @@ std::optional<double> score(const E& encoding, position i, position j) {
   }
   const matrix q = query * layer.query, k = key * layer.key;
   // With a single key the log-sum-exp of the row is the score itself.
-  return posenc::reference::attention_with_log_sum_exp(
-             q, k, k, encoding,
-             {.heads = heads, .query_positions = positions::each(man), .key_positions = positions::each(dog)})
+  return posenc::reference::attention_with_log_sum_exp(q, k, k, encoding,
+                                                       {.heads = heads,
+                                                        .is_embedded = true,
+                                                        .query_positions = positions::each(man),
+                                                        .key_positions = positions::each(dog)})
       .log_sum_exp(0, 0);
 }
 
@@ -245,6 +248,50 @@ void tell_distance() {
   say("  - rotate: q and k turn each by its own position, and R(i)'R(j) = R(j-i) leaves the distance alone.");
   say("    PI turns every pair 4 times slower; theta scaling and YaRN keep the fast pairs (near distances)");
   say("    and slow the slow ones; YaRN also sharpens the scores a little.");
+}
+
+// Frequencies --------------------------------------------------------------------------------------------
+
+/// The two findings of docs/analysis.md that are most worth knowing, computed here.
+void tell_frequencies() {
+  using namespace posenc;
+  const rope_options options{.head_dim = 128, .pairing = pairing::half_split};
+  const rope<double> trained{options};
+  constexpr position length = 131'072;
+  const collision_report report = stored_collisions(rotation_codes(trained, length), code_storage::bfloat16);
+  const collision_counts& counts = report.total();
+  say("\n\n3. Frequencies together: what repeats, and what was never seen");
+  say("");
+  std::printf(
+      "  A RoPE of 64 frequencies, cos and sin stored in bfloat16, %ld positions: %.2g pairs of them.\n",
+      static_cast<long>(length), counts.pairs());
+  std::printf(
+      "  - The fastest frequency alone gives %.2g of them the same numbers; with the second %ld are left, "
+      "with\n",
+      static_cast<double>(counts.alone[0]), static_cast<long>(counts.together[1]));
+  std::printf(
+      "    the third %ld. Positions do not collide: three frequencies tell all apart, and 61 have other "
+      "work.\n",
+      static_cast<long>(counts.together[2]));
+  hold(counts.alone[0] > 1'000'000 && counts.together[2] == 0, "three frequencies tell all positions apart");
+  const auto longer =
+      coverage_report(trained.lowered().phase_per_token, 4096, trained.lowered().phase_per_token, 16'384);
+  const auto slow = unseen_pairs(longer);
+  std::printf(
+      "  - Trained on 4096 tokens and used with 16384, %ld of 64 pairs turn to angles they have never been "
+      "at: the\n",
+      static_cast<long>(slow));
+  say("    slow ones, which had not finished their first turn. The fast ones have been everywhere.");
+  const rope<double> squeezed{options, position_interpolation{.factor = 4}};
+  const auto after =
+      coverage_report(trained.lowered().phase_per_token, 4096, squeezed.lowered().phase_per_token, 16'384);
+  say("    Position interpolation by 4 leaves none. That is what context extension is about.");
+  bool only_the_slowest = true;
+  for (std::size_t p = 0; p < longer.size(); ++p)
+    only_the_slowest =
+        only_the_slowest && longer[p].is_unseen() == (p >= longer.size() - static_cast<std::size_t>(slow));
+  hold(slow == 18 && only_the_slowest && unseen_pairs(after) == 0,
+       "slow pairs enter new phases, none after PI");
 }
 
 // Plot ---------------------------------------------------------------------------------------------------
@@ -328,6 +375,7 @@ int main(int count, char** arguments) {
   say("posenc: why attention needs positions, and what each encoding does about it\n");
   tell_orders();
   tell_distance();
+  tell_frequencies();
   if (!told.empty()) write_plot(told[1]), draw_plot(told[1]);
   return all_true ? EXIT_SUCCESS : EXIT_FAILURE;
 }

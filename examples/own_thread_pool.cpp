@@ -35,7 +35,7 @@ int main() {
 
   Eigen::ThreadPool pool(3);
   const Eigen::MatrixXf serial = posenc::fused::attention(q, k, v, rope, options);
-  const Eigen::MatrixXf parallel = posenc::fused::attention(q, k, v, rope, options, {}, on_eigen_pool{pool});
+  const Eigen::MatrixXf parallel = posenc::fused::attention(q, k, v, rope, options, on_eigen_pool{pool});
   const bool same = serial == parallel;
   std::printf("%s, %d threads: %s\n", posenc::fused::target_name(), pool.NumThreads(),
               same ? "the same bits as one thread" : "different bits");

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <vector>
 
+#include <posenc/analysis/code_storage.hpp>
 #include <posenc/errors.hpp>
 #include <posenc/models/any_model.hpp>
 
@@ -26,6 +27,9 @@ Prints the positional encoding of the model that FILE (a config.json or a GGUF f
                       llama3:factor=8,low=1,high=4[,original=8192]; original is the trained length, the
                       context length of FILE where it is left out
   --compare OTHER     another file beside this one. FILE comes first, then FILE under --scaling, then OTHER
+  --analyse           collisions, resolution at distance, unseen phases and entropy at --length (or the model's
+                      context length) instead of the ladder; with --plot, --json, --scaling and --compare
+  --storage NAME      what cos, sin and biases are stored in for --analyse: float32, bfloat16 (the default), half
   --plot FILE.svg     draws the ladder and the attention score against distance (needs gnuplot)
   --json              one JSON object instead of text; numbers with 17 digits
   --pairing NAME      half_split or interleaved, for a model_type that is not known
@@ -43,6 +47,8 @@ struct arguments {
   std::optional<std::string> scaling{};
   std::optional<std::string> compare{};
   std::optional<std::string> plot{};
+  bool analyse = false;
+  posenc::code_storage storage = posenc::code_storage::bfloat16;
   bool json = false;
   bool help = false;
   bool version = false;
@@ -57,6 +63,15 @@ struct arguments {
                               value <= posenc::position_limit && value >= -posenc::position_limit,
                           option, ": ", digits, " is not a whole number within ±(2^62 − 1)");
   return value;
+}
+
+/// \throws std::invalid_argument when no storage has this name.
+[[nodiscard]] inline posenc::code_storage parse_storage(std::string_view name) {
+  using enum posenc::code_storage;
+  for (const posenc::code_storage storage : {float32, bfloat16, half})
+    if (name == posenc::name_of(storage)) return storage;
+  posenc::detail::require(false, "--storage: ", name, " is none of float32, bfloat16, half");
+  return bfloat16;
 }
 
 /// \throws std::invalid_argument when an option is not known or its value missing or malformed.
@@ -82,7 +97,7 @@ struct arguments {
       require(i + 1 < words.size(), word, " needs a value");
       return words[++i];
     };
-    const bool is_flag = word == "--json" || word == "--help" || word == "--version" ||
+    const bool is_flag = word == "--json" || word == "--help" || word == "--version" || word == "--analyse" ||
                          word == "--honour-partial" || word == "--as-llama-cpp";
     require(!(is_flag && attached), word, " takes no value");
     if (word == "--length") {
@@ -112,6 +127,10 @@ struct arguments {
       result.huggingface.always_honour_partial_rotary_factor = true;
     } else if (word == "--as-llama-cpp") {
       result.gguf.as_llama_cpp = true;
+    } else if (word == "--analyse") {
+      result.analyse = true;
+    } else if (word == "--storage") {
+      result.storage = parse_storage(value());
     } else if (word == "--json") {
       result.json = true;
     } else if (word == "--help") {

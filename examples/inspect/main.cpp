@@ -5,6 +5,7 @@
 #include <exception>
 #include <filesystem>
 #include <iostream>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -13,6 +14,8 @@
 #include <posenc/models/any_model.hpp>
 #include <posenc/version.hpp>
 
+#include "analysis_plot.hpp"
+#include "analysis_report.hpp"
 #include "arguments.hpp"
 #include "json_report.hpp"
 #include "plot.hpp"
@@ -44,12 +47,32 @@ inspect::model_view load(const std::string& file, const inspect::arguments& aske
   }
 }
 
+/// Reports the analysis of all views in place of the description.
+void analyse(const std::vector<inspect::model_view>& views, const inspect::arguments& asked) {
+  std::vector<inspect::encoding_analysis> all;
+  std::vector<std::optional<posenc::rotation_codes>> codes;
+  for (const inspect::model_view& view : views) {
+    for (inspect::encoding_analysis& one : inspect::analyse(view, asked.length, asked.storage))
+      all.push_back(std::move(one));
+    for (const inspect::encoding_view& one : view.encodings)
+      codes.push_back(one.rope ? std::optional(posenc::rotation_codes(*one.rope, 1)) : std::nullopt);
+  }
+  if (asked.json)
+    std::cout << inspect::analysis_json(all);
+  else
+    inspect::analysis_report(std::cout, all);
+  if (!asked.plot) return;
+  inspect::analysis_plot(all, codes, *asked.plot);
+  (asked.json ? std::cerr : std::cout) << "drawn: " << *asked.plot << '\n';
+}
+
 void run(const inspect::arguments& asked) {
   std::vector<inspect::model_view> views{load(asked.file, asked)};
   if (asked.scaling)
     views.push_back(view_of(asked.file + " with " + *asked.scaling,
                             inspect::with_scaling(views.front().model, *asked.scaling), asked));
   if (asked.compare) views.push_back(load(*asked.compare, asked));
+  if (asked.analyse) return analyse(views, asked);
   if (asked.json)
     std::cout << inspect::json_report(views, asked.positions);
   else

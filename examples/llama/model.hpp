@@ -165,7 +165,7 @@ class model {
 #if defined(LLAMA_FUSED)
       // A thousand scores per head take some 25 µs: less is not worth waking threads for.
       const bool is_short = q.rows() * cache.size() < 1024;
-      out = posenc::fused::attention(queries, rows(cache.k[l]), rows(cache.v[l]), rope_, options, {},
+      out = posenc::fused::attention(queries, rows(cache.k[l]), rows(cache.v[l]), rope_, options,
                                      posenc::fused::openmp_executor(is_short ? 1 : threads_));
 #endif
     }

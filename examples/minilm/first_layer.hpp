@@ -111,7 +111,8 @@ class first_layer {
   template <class E, class Attention>
   [[nodiscard]] matrix attend(const matrix& x, const E& encoding, posenc::index_t length,
                               const Attention& attention_of) const {
-    const posenc::attention_options options{.heads = heads(), .valid_keys = posenc::row_range{0, length}};
+    const posenc::attention_options options{
+        .heads = heads(), .is_embedded = true, .valid_keys = posenc::row_range{0, length}};
     return attention_of(query_(x), key_(x), value_(x), encoding, options);
   }
 

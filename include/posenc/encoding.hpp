@@ -21,11 +21,12 @@
 /// | member | meaning |
 /// |---|---|
 /// | `const rotation& lowered()` | rotate is this rotation (rope/rotation.hpp) |
+/// | `void check_rotate(index_t head_dim, position p)` | throws what rotate would, so that nothing is written before |
 /// | `bias_line linear_bias(int head)` | bias(head, offset) is a straight line to either side |
 /// | `position bias_reach()` | from this distance on, to either side, bias(head, offset) no longer changes |
 /// | `index_t bias_heads()` | how many query heads the bias is made for; 0 is any |
 ///
-/// combine() keeps all of them where the parts allow it.
+/// combine() keeps all of them where the parts allow it (check_rotate: each part is checked by itself).
 ///
 /// `offset` is key position − query position: negative looks back. A bias is indexed by *query* head and is
 /// added after scale and softcap. `relative_key` returns a row r (as wide as a key) that is added to the key
@@ -38,6 +39,7 @@
 
 #include <algorithm>
 #include <concepts>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -105,12 +107,12 @@ concept can_rotate_on_axes = requires(E& e, std::span<S> head, const axis_positi
 template <class E, class S>
 concept embeds = detail::can_embed<const E, S>;
 
-/// Door *rotate*: turns query and key heads of scalar S.
+/// Door *rotate*: query and key heads of scalar S rotate.
 template <class E, class S>
 concept rotates = detail::can_rotate_both<const E, S> || detail::can_rotate_sides<const E, S>;
 
-/// Door *bias*, translation-invariant form: a function of head and key − query. Fused kernels turn it into
-/// one diagonal.
+/// Door *bias*, translation-invariant form: a function of head and key − query. Fused kernels make one diagonal of
+/// it.
 template <class E>
 concept biases_by_offset = detail::can_bias_by_offset<const E>;
 
@@ -140,6 +142,12 @@ concept lowers_to_rotation = requires(const E& e) {
   { e.lowered() } -> std::convertible_to<const rotation&>;
 };
 
+/// It says beforehand what its rotation would throw.
+template <class E>
+concept checks_rotate = requires(const E& e, index_t head_dim, position p) {
+  e.check_rotate(head_dim, p);
+};
+
 /// Its bias is a straight line to either side.
 template <class E>
 concept has_linear_bias = requires(const E& e) {
@@ -150,6 +158,13 @@ concept has_linear_bias = requires(const E& e) {
 template <class E>
 concept has_bias_reach = requires(const E& e) {
   { e.bias_reach() } -> std::convertible_to<position>;
+};
+
+/// It is settled by the length of a sequence alone, attention_options::context_length: at_length(length) is the
+/// encoding of such a sequence (rope_by_length).
+template <class E>
+concept settles_by_length = requires(const E& e, position length) {
+  e.at_length(length);
 };
 
 /// Its bias is made for a number of heads.
@@ -223,6 +238,14 @@ void check_embedded(bool is_embedded) {
             "self_attention");
 }
 
+/// The length that a sequence has. \throws std::invalid_argument when it is not given or not positive
+[[nodiscard]] inline position checked_length(std::optional<position> context_length) {
+  require(context_length.has_value(),
+          "attention: this encoding depends on the length of the sequence: set the option context_length");
+  require(*context_length >= 1, "attention: context_length ", context_length.value_or(0), " is not positive");
+  return *context_length;
+}
+
 /// An encoding that is one of several types, decided when the program runs (any_encoding): visit(f) calls f with it.
 template <class E>
 concept is_visited = requires(const E& e) {
@@ -238,16 +261,32 @@ decltype(auto) with_concrete(const E& encoding, F&& f) {
     return std::forward<F>(f)(encoding);
 }
 
+/// f(encoding) for a sequence of `context_length` tokens: with the encoding itself, or what it settles into.
+/// \throws std::invalid_argument where the length is needed and not given
+template <class E, class F>
+decltype(auto) with_settled(const E& encoding, std::optional<position> context_length, F&& f) {
+  return with_concrete(encoding, [&](const auto& one) -> decltype(auto) {
+    if constexpr (settles_by_length<std::remove_cvref_t<decltype(one)>>) {
+      const auto settled = one.at_length(checked_length(context_length));
+      return f(settled);
+    } else {
+      return f(one);
+    }
+  });
+}
+
 /// Refuses, at compile time and in words, a type that cannot take part.
 template <class E, class S>
 consteval bool check_encoding() {
-  static_assert(!lost_everything<E, S>,
+  // A door that is not const is named below, and alone.
+  static_assert(!lost_everything<E, S> || lost_const<E, S>,
                 "posenc: this type opens no door. An encoding has at least one of these const members: "
                 "embed(std::span<S> row, position p); "
                 "rotate(std::span<S> head, position p), or rotate_query and rotate_key; "
                 "bias(int head, position offset) or bias(int head, position query, position key), "
                 "relative_key(int head, position offset), relative_value(int head, position offset); "
-                "scale(position query) or scale(int head, position query). For no positions at all pass posenc::no_encoding.");
+                "scale(position query) or scale(int head, position query). For no positions at all pass "
+                "posenc::no_encoding.");
   static_assert(
       !lost_const<E, S>,
       "posenc: a door of this encoding is not const and would be ignored. Make its member function const.");
@@ -338,9 +377,10 @@ template <class Sum, biases E>
   }
 }
 template <class Sum, class A, class B>
-requires(biases<A> && biases<B>) [[nodiscard]] Sum
+requires(biases<A>&& biases<B>) [[nodiscard]] Sum
     bias_as(const combined<A, B>& encoding, int head, position query, position key) {
-  return Sum(bias_as<Sum>(encoding.first, head, query, key) + bias_as<Sum>(encoding.second, head, query, key));
+  return Sum(bias_as<Sum>(encoding.first, head, query, key) +
+             bias_as<Sum>(encoding.second, head, query, key));
 }
 
 /// a + b and a·b as values: an expression that refers to temporaries must not leave a function.
@@ -432,8 +472,8 @@ struct combined {
 
   /// Stays independent of the head when every scale that takes part is.
   [[nodiscard]] auto scale(position query) const
-      requires((scales<A> || scales<B>)&&(detail::can_scale_all<const A> || !scales<A>)&&(
-          detail::can_scale_all<const B> || !scales<B>)) {
+      requires((scales<A> || scales<B>)&&(detail::can_scale_all<const A> ||
+                                          !scales<A>)&&(detail::can_scale_all<const B> || !scales<B>)) {
     return scale_of_parts(0, query);
   }
   [[nodiscard]] auto scale(int head, position query) const
@@ -460,18 +500,31 @@ struct combined {
 
   /// Lines add up.
   [[nodiscard]] bias_line linear_bias(int head) const
-      requires((has_linear_bias<A> || has_linear_bias<B>)&&(has_linear_bias<A> || !biases<A>)&&(
-          has_linear_bias<B> || !biases<B>)) {
+      requires((has_linear_bias<A> || has_linear_bias<B>)&&(has_linear_bias<A> ||
+                                                            !biases<A>)&&(has_linear_bias<B> || !biases<B>)) {
     bias_line sum;
     if constexpr (has_linear_bias<A>) add(sum, first.linear_bias(head));
     if constexpr (has_linear_bias<B>) add(sum, second.linear_bias(head));
     return sum;
   }
 
+  /// Both, settled for a sequence of `length` tokens.
+  [[nodiscard]] auto at_length(position length) const requires(settles_by_length<A> || settles_by_length<B>) {
+    const auto settled = [length](const auto& part) {
+      if constexpr (settles_by_length<std::remove_cvref_t<decltype(part)>>)
+        return part.at_length(length);
+      else
+        return part;
+    };
+    using first_settled = decltype(settled(first));
+    using second_settled = decltype(settled(second));
+    return combined<first_settled, second_settled>{settled(first), settled(second)};
+  }
+
   /// The farther of both.
   [[nodiscard]] position bias_reach() const
-      requires((has_bias_reach<A> || has_bias_reach<B>)&&(has_bias_reach<A> || !biases<A>)&&(
-          has_bias_reach<B> || !biases<B>)) {
+      requires((has_bias_reach<A> || has_bias_reach<B>)&&(has_bias_reach<A> ||
+                                                          !biases<A>)&&(has_bias_reach<B> || !biases<B>)) {
     position reach = 0;
     if constexpr (has_bias_reach<A>) reach = (std::max)(reach, position{first.bias_reach()});
     if constexpr (has_bias_reach<B>) reach = (std::max)(reach, position{second.bias_reach()});
@@ -484,12 +537,15 @@ struct combined {
     index_t a = 0, b = 0;
     if constexpr (has_bias_heads<A>) a = first.bias_heads();
     if constexpr (has_bias_heads<B>) b = second.bias_heads();
-    detail::require(a == 0 || b == 0 || a == b, "combine: biases made for ", a, " heads and for ", b, " heads");
+    detail::require(a == 0 || b == 0 || a == b, "combine: biases made for ", a, " heads and for ", b,
+                    " heads");
     return (std::max)(a, b);
   }
 
  private:
-  static void add(bias_line& sum, const bias_line& line) { sum.behind += line.behind, sum.ahead += line.ahead; }
+  static void add(bias_line& sum, const bias_line& line) {
+    sum.behind += line.behind, sum.ahead += line.ahead;
+  }
 
   [[nodiscard]] auto scale_of_parts([[maybe_unused]] int head, position query) const {
     if constexpr (scales<A> && scales<B>)

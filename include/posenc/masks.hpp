@@ -46,7 +46,9 @@ enum class attention_mask : unsigned char {
   bidirectional,      ///< every key
   causal,             ///< keys whose position is not greater than the query's
   causal_from_first,  ///< query row i sees key rows 0 … i (PyTorch's is_causal; ONNX's without a past)
-  causal_to_last,     ///< the last query row sees every key, the one before it one less (flash-attention)
+  /// The last query row sees every key, the one before it one less (flash-attention); where first_query_row is given,
+  /// query row i sees key rows 0 … first_query_row + i.
+  causal_to_last,
 };
 using enum attention_mask;
 
@@ -56,7 +58,7 @@ struct row_range {
   index_t end = 0;
 };
 
-/// How far a query sees, in tokens. A bound that is not given does not limit.
+/// How far a query sees, in tokens. A bound that is not given, or that lies beyond position_limit, does not limit.
 struct attention_window {
   std::optional<position> lookback{};   ///< query − key ≤ lookback for the keys that are seen
   std::optional<position> lookahead{};  ///< key − query ≤ lookahead
@@ -116,13 +118,13 @@ namespace detail {
 enum class dense_type : unsigned char { none, boolean, float32, float64, bfloat16, float16 };
 
 template <class T>
-inline constexpr dense_type dense_type_of = std::is_same_v<T, bool> || std::is_same_v<T, std::uint8_t>
-                                                ? dense_type::boolean
-                                            : std::is_same_v<T, float>           ? dense_type::float32
-                                            : std::is_same_v<T, double>          ? dense_type::float64
-                                            : std::is_same_v<T, Eigen::bfloat16> ? dense_type::bfloat16
-                                            : std::is_same_v<T, Eigen::half>     ? dense_type::float16
-                                                                                 : dense_type::none;
+inline constexpr dense_type dense_type_of =
+    std::is_same_v<T, bool> || std::is_same_v<T, std::uint8_t> ? dense_type::boolean
+    : std::is_same_v<T, float>                                 ? dense_type::float32
+    : std::is_same_v<T, double>                                ? dense_type::float64
+    : std::is_same_v<T, Eigen::bfloat16>                       ? dense_type::bfloat16
+    : std::is_same_v<T, Eigen::half>                           ? dense_type::float16
+                                                               : dense_type::none;
 
 /// A dense mask or bias whatever its element type.
 struct dense_scores_data {
@@ -160,11 +162,12 @@ using mask_function = std::function<bool(index_t head, index_t query_row, index_
 
 /// The parts of a visibility. An empty list leaves its part out.
 struct visibility_parts {
-  std::vector<index_t> query_documents{};  ///< query rows where documents begin, ascending; empty: as the keys
-  std::vector<index_t> key_documents{};    ///< key rows where documents begin, ascending from 0
-  std::vector<row_range> blocks{};         ///< key rows that see one another, ascending and apart
+  std::vector<index_t>
+      query_documents{};                 ///< query rows where documents begin, ascending; empty: as the keys
+  std::vector<index_t> key_documents{};  ///< key rows where documents begin, ascending from 0
+  std::vector<row_range> blocks{};       ///< key rows that see one another, ascending and apart
   block_window blocks_and_window = block_window::ignored;
-  std::vector<row_range> ranges{};   ///< of each query row
+  std::vector<row_range> ranges{};    ///< of each query row
   std::vector<std::uint64_t> tree{};  ///< tree_words words per query row; bit b is key row n_k − drafts + b
   index_t drafts = 0, tree_words = 0;
   dense_scores_data mask{}, bias{};
@@ -255,8 +258,8 @@ inline void check_starts(std::span<const index_t> starts, const char* what) {
 }
 template <class T>
 [[nodiscard]] dense_scores_data dense_data(const scores_view<T>& view) {
-  return {{reinterpret_cast<const std::byte*>(view.data), view.heads, view.queries, view.keys, view.head_stride, view.query_stride,
-           view.key_stride},
+  return {{reinterpret_cast<const std::byte*>(view.data), view.heads, view.queries, view.keys,
+           view.head_stride, view.query_stride, view.key_stride},
           dense_type_of<std::remove_const_t<T>>};
 }
 }  // namespace detail
@@ -297,8 +300,8 @@ template <class T>
   parts.blocks.assign(of_keys.begin(), of_keys.end());
   parts.blocks_and_window = window;
   for (const row_range& block : parts.blocks)
-    detail::require(0 <= block.begin && block.begin <= block.end, "blocks: rows [", block.begin, ", ", block.end,
-                    ") are no range");
+    detail::require(0 <= block.begin && block.begin <= block.end, "blocks: rows [", block.begin, ", ",
+                    block.end, ") are no range");
   return visibility(std::move(parts));
 }
 [[nodiscard]] inline visibility blocks(std::initializer_list<row_range> of_keys,
@@ -343,9 +346,10 @@ template <class T>
 /// \throws std::invalid_argument when there are no drafts or the words do not divide among query rows
 [[nodiscard]] inline visibility draft_tree(std::span<const std::uint64_t> bits, index_t drafts) {
   detail::require(drafts >= 1, "draft_tree: ", drafts, " drafts");
-  const index_t words = (drafts + 63) / 64;
-  detail::require(!bits.empty() && static_cast<index_t>(bits.size()) % words == 0, "draft_tree: ", bits.size(),
-                  " words of bits are no whole number of rows of ", words, " for ", drafts, " drafts");
+  const index_t words = (drafts - 1) / 64 + 1;
+  detail::require(!bits.empty() && static_cast<index_t>(bits.size()) % words == 0,
+                  "draft_tree: ", bits.size(), " words of bits are no whole number of rows of ", words,
+                  " for ", drafts, " drafts");
   detail::visibility_parts parts;
   parts.tree.assign(bits.begin(), bits.end());
   parts.drafts = drafts;
@@ -395,7 +399,8 @@ template <class T>
 
 /// A function of the caller's that says whether query row i of head h sees key row j. It is called for every score
 /// that the other parts leave, from any worker: right for anything, and slow.
-[[nodiscard]] inline visibility mask_where(std::function<bool(index_t head, index_t query_row, index_t key_row)> f) {
+[[nodiscard]] inline visibility mask_where(
+    std::function<bool(index_t head, index_t query_row, index_t key_row)> f) {
   detail::require(static_cast<bool>(f), "mask_where: an empty function");
   detail::visibility_parts parts;
   parts.where = std::move(f);

@@ -67,7 +67,8 @@ class positions {
                                                    position first = 0) noexcept {
     return from(first).with_axes(places);
   }
-  [[nodiscard]] static positions on_axes(const std::vector<axis_positions>& places, position first = 0) noexcept {
+  [[nodiscard]] static positions on_axes(const std::vector<axis_positions>& places,
+                                         position first = 0) noexcept {
     return on_axes(std::span<const axis_positions>(places), first);
   }
   static positions on_axes(std::vector<axis_positions>&&, position = 0) = delete;  // would dangle
@@ -96,7 +97,7 @@ class positions {
     return result;
   }
 
-  /// True for a run; explicit positions that happen to be consecutive are turned into a run by resolve().
+  /// True for a run; resolve() makes a run of explicit positions that happen to be consecutive.
   [[nodiscard]] constexpr bool is_run() const noexcept { return kind_ == kind::run; }
 
   /// The explicit positions; empty for a run.
@@ -112,8 +113,8 @@ class positions {
   /// beyond ±(2^62 − 1).
   [[nodiscard]] positions resolve(index_t rows, const char* what) const {
     if (has_axes()) {
-      detail::require(static_cast<index_t>(places_.size()) == rows, what, " positions: places on the axes for ",
-                      places_.size(), " of ", rows, " rows");
+      detail::require(static_cast<index_t>(places_.size()) == rows, what,
+                      " positions: places on the axes for ", places_.size(), " of ", rows, " rows");
       for (const axis_positions& place : places_)
         for (const position at : place)
           detail::require(at >= -position_limit && at <= position_limit, what, " position ", at,

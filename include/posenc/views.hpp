@@ -17,7 +17,7 @@
 
 namespace posenc::inline v0_2 {
 
-/// A row-major matrix, the layout in which posenc takes and returns tokens × (heads·head_dim).
+/// A row-major matrix, the form in which posenc takes and returns tokens × (heads·head_dim).
 template <class S>
 using row_major_matrix = Eigen::Matrix<S, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
@@ -148,7 +148,7 @@ template <class T>
           base + static_cast<std::uintptr_t>(highest * size)};
 }
 
-/// True when two views touch a common byte; columns of one wide buffer with equal token strides are told
+/// True when two views touch a common byte; columns of one wide buffer with equal token strides are kept
 /// apart.
 template <class A, class B>
 [[nodiscard]] bool overlap(const heads_view<A>& a, const heads_view<B>& b) noexcept {

@@ -60,7 +60,13 @@ std::vector<flavour> flavours(const shape& s) {
       {"far out", {.mask = causal, .key_positions = positions::from(position{1} << 40)}},
       {"negative", {.mask = causal, .key_positions = positions::from(-1'000'003)}},
   };
-  for (flavour& one : all) one.options.heads = s.heads, one.options.kv_heads = s.kv_heads;
+  for (flavour& one : all) {
+    one.options.heads = s.heads, one.options.kv_heads = s.kv_heads;
+    const bool must_be_told = s.queries > s.keys && !one.options.query_positions.given();
+    if (must_be_told && !one.options.key_positions.given()) one.options.query_positions = positions::from(-1);
+    if (must_be_told && one.options.key_positions.given())
+      one.options.query_positions = positions::from(one.options.key_positions[0] - 1);
+  }
   return all;
 }
 

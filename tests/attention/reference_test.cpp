@@ -181,10 +181,15 @@ TEST(reference_attention, fewer_queries_than_keys_are_the_last_ones) {
   EXPECT_EQ(seen({.mask = causal, .key_positions = positions::each(spread)}, 2, 3, 0), (rows{0, 1}));
 }
 
-TEST(reference_attention, more_queries_than_keys_stand_before_the_first_key) {
-  EXPECT_EQ(seen({.mask = causal}, 3, 2, 0), (rows{}));
-  EXPECT_EQ(seen({.mask = causal}, 3, 2, 1), (rows{0}));
-  EXPECT_EQ(seen({.mask = causal}, 3, 2, 2), (rows{0, 1}));
+TEST(reference_attention, more_queries_than_keys_need_positions_or_an_order_by_row) {
+  const posenc::attention_options told{.mask = causal, .query_positions = positions::from(-1)};
+  EXPECT_EQ(seen(told, 3, 2, 0), (rows{}));
+  EXPECT_EQ(seen(told, 3, 2, 1), (rows{0}));
+  EXPECT_EQ(seen(told, 3, 2, 2), (rows{0, 1}));
+  EXPECT_EQ(seen({.mask = posenc::causal_from_first}, 3, 2, 0), (rows{0}));
+  EXPECT_EQ(seen({.mask = posenc::causal_from_first}, 3, 2, 2), (rows{0, 1}));
+  EXPECT_EQ(seen({.mask = posenc::causal_to_last}, 3, 2, 0), (rows{}));
+  EXPECT_EQ(seen({.mask = posenc::causal_to_last}, 3, 2, 1), (rows{0}));
 }
 
 TEST(reference_attention, causality_goes_by_position_not_by_row) {
@@ -203,7 +208,8 @@ TEST(reference_attention, a_lookback_of_two_sees_three_tokens) {
   EXPECT_EQ(seen({.window = {.lookback = 1, .lookahead = 1}}, 5, 5, 2), (rows{1, 2, 3}));
   EXPECT_EQ(seen({.window = {.lookahead = 1}}, 5, 5, 2), (rows{0, 1, 2, 3}));
   EXPECT_EQ(seen({.mask = causal, .window = {.lookback = 5}}, 5, 5, 4), (rows{0, 1, 2, 3, 4}));
-  EXPECT_EQ(seen({.mask = causal, .window = {.lookback = posenc::position_limit}}, 5, 5, 4), (rows{0, 1, 2, 3, 4}));
+  EXPECT_EQ(seen({.mask = causal, .window = {.lookback = posenc::position_limit}}, 5, 5, 4),
+            (rows{0, 1, 2, 3, 4}));
 }
 
 TEST(reference_attention, padding_is_not_seen_and_does_not_see) {
@@ -221,8 +227,9 @@ TEST(reference_attention, positions_up_to_the_limit_do_not_overflow) {
   const std::vector<position> ends{-far, far};
   EXPECT_EQ(seen({.mask = causal, .key_positions = positions::each(ends)}, 2, 2, 0), (rows{0}));
   EXPECT_EQ(seen({.mask = causal, .key_positions = positions::each(ends)}, 2, 2, 1), (rows{0, 1}));
-  EXPECT_EQ(seen({.mask = causal, .window = {.lookback = 5}, .key_positions = positions::each(ends)}, 2, 2, 1),
-            (rows{1}));
+  EXPECT_EQ(
+      seen({.mask = causal, .window = {.lookback = 5}, .key_positions = positions::each(ends)}, 2, 2, 1),
+      (rows{1}));
   EXPECT_EQ(seen({.mask = causal, .key_positions = positions::from(far - 1)}, 2, 2, 0), (rows{0}));
   const std::vector<position> beyond{far + 1, 0};
   EXPECT_THROW(static_cast<void>(seen({.key_positions = positions::each(beyond)}, 2, 2, 0)),
@@ -403,7 +410,7 @@ TEST(refusals, name_the_numbers) {
                  "kv_heads 3");
   EXPECT_REFUSED(attention(x, x, x, none, {.heads = 0}), "0");
   EXPECT_REFUSED(attention(x, x, x, none, {.heads = -2}), "-2");
-  EXPECT_REFUSED(attention(x, x, x, none, {.heads = 3}), "4 columns", "3 heads");
+  EXPECT_REFUSED(attention(x, x, x, none, {.heads = 3}), "4 columns", "heads = 3");
   EXPECT_REFUSED(attention(x, narrow, narrow, none), "4", "3");
   EXPECT_REFUSED(attention(x, x, longer, none), "k has 2 tokens", "v has 3");
   EXPECT_REFUSED(attention(x, x, x, none, {.scale = std::numeric_limits<double>::quiet_NaN()}), "scale");
@@ -415,12 +422,15 @@ TEST(refusals, name_the_numbers) {
   const std::vector<double> sinks{1, 2}, bad_sink{std::numeric_limits<double>::quiet_NaN()};
   EXPECT_REFUSED(attention(x, x, x, none, {.sinks = sinks}), "2 sinks", "1 heads");
   EXPECT_REFUSED(attention(x, x, x, none, {.sinks = bad_sink}), "sink");
+  EXPECT_REFUSED(attention(longer, x, x, none, {.mask = causal}), "3 queries", "query_positions",
+                 "causal_from_first");
   const std::vector<position> three{1, 3, 2};
   EXPECT_REFUSED(attention(x, x, x, none, {.key_positions = positions::each(three)}), "3", "2 rows");
   EXPECT_REFUSED(attention(x, x, x, none, {.query_positions = positions::each(three)}), "3", "2 rows");
   EXPECT_REFUSED(attention(longer, x, x, none, {.key_positions = positions::each(std::span(three).first(2))}),
-                 "3 queries", "2 explicit");
-  EXPECT_REFUSED(attention(x, x, x, none, {.valid_keys = posenc::row_range{1, 3}}), "[1, 3) of 2");
+                 "3 queries", "last of 2");
+  EXPECT_REFUSED(attention(x, x, x, none, {.valid_keys = posenc::row_range{1, 3}}), "valid_keys [1, 3)",
+                 "2 rows");
   EXPECT_REFUSED(attention(x, x, x, none, {.valid_queries = posenc::row_range{2, 1}}), "[2, 1)");
 }
 

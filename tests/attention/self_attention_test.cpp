@@ -2,6 +2,7 @@
 /// \file
 /// The self-attention layer: where the doors act, and hand-worked numbers.
 #include <posenc/attention/self_attention.hpp>
+#include <posenc/encodings/learned_absolute.hpp>
 
 #include <cmath>
 #include <span>
@@ -109,6 +110,17 @@ TEST(self_attention, refuses_what_does_not_fit) {
                std::invalid_argument);
   EXPECT_THROW(static_cast<void>(layer.attend(x, refuses_beyond{1})), std::out_of_range);
   EXPECT_NO_THROW(static_cast<void>(layer.attend(x, refuses_beyond{2})));
+}
+
+TEST(embed_rows, writes_nothing_when_a_later_row_has_no_vector) {
+  const auto table =
+      posenc::learned_absolute<double>::random({.rows = 4, .width = 3, .stddev = 1, .seed = 1});
+  posenc::row_major_matrix<double> x = posenc::row_major_matrix<double>::Constant(5, 3, 7);
+  EXPECT_THROW(posenc::embed_rows(x, table, posenc::positions::from(0)), std::out_of_range);
+  EXPECT_TRUE((x.array() == 7).all());
+  posenc::row_major_matrix<double> fits = x.topRows(4);
+  posenc::embed_rows(fits, table, posenc::positions::from(0));
+  EXPECT_FALSE((fits.array() == 7).any());
 }
 
 }  // namespace

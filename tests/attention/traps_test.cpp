@@ -65,9 +65,9 @@ TEST(traps, packed_sequences_do_not_see_each_other) {
   matrix both(7, 16);
   both << a, b;
   const std::vector<position> where{0, 1, 2, 1'000'000, 1'000'001, 1'000'002, 1'000'003};
-  const matrix found =
-      attention(both, both, both, rope_and_alibi,
-                {.heads = 2, .mask = causal, .window = {.lookback = 999}, .key_positions = positions::each(where)});
+  const matrix found = attention(
+      both, both, both, rope_and_alibi,
+      {.heads = 2, .mask = causal, .window = {.lookback = 999}, .key_positions = positions::each(where)});
   const attention_options alone{.heads = 2, .mask = causal};
   EXPECT_LE(difference(found.topRows(3), attention(a, a, a, rope_and_alibi, alone)), 1e-15);
   EXPECT_LE(difference(found.bottomRows(4), attention(b, b, b, rope_and_alibi, alone)), 1e-14);
@@ -111,7 +111,8 @@ TEST(traps, keys_cached_out_of_order_attend_as_in_order) {
                                   .mask = causal,
                                   .query_positions = positions::each(here),
                                   .key_positions = positions::each(where)});
-  const matrix expected = attention(q, k, k, rope_and_alibi, {.heads = 2, .mask = causal, .window = {.lookback = 3}});
+  const matrix expected =
+      attention(q, k, k, rope_and_alibi, {.heads = 2, .mask = causal, .window = {.lookback = 3}});
   EXPECT_LE(difference(found, expected), 1e-15);
 }
 

@@ -63,7 +63,7 @@ S loss(const matrix<S>& table, Make make) {
       encoding.embed(std::span<S>(&q(i, 0), width), i);
       encoding.embed(std::span<S>(&k(i, 0), width), i);
     }
-  const matrix<S> out = posenc::reference::attention(q, k, v, encoding);
+  const matrix<S> out = posenc::reference::attention(q, k, v, encoding, {.is_embedded = true});
   S sum = out(0, 0);
   for (index_t n = 1; n < out.size(); ++n) sum += S(out.data()[n] * static_cast<double>(n + 1));
   return sum;

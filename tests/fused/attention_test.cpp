@@ -41,13 +41,13 @@ TEST(FusedAttention, BitsDoNotDependOnTheNumberOfThreads) {
     const row_major_matrix<float> serial = posenc::fused::attention(q, k, v, rope, options);
     for (const index_t threads : {index_t{2}, index_t{7}}) {
       const row_major_matrix<float> parallel =
-          posenc::fused::attention(q, k, v, rope, options, {}, backward_executor{threads});
+          posenc::fused::attention(q, k, v, rope, options, backward_executor{threads});
       EXPECT_EQ(std::memcmp(serial.data(), parallel.data(),
                             static_cast<std::size_t>(serial.size()) * sizeof(float)),
                 0)
           << queries << " queries, " << threads << " threads";
     }
-    EXPECT_TRUE(posenc::fused::attention(q, k, v, rope, options, {}, posenc::fused::openmp_executor(2)) ==
+    EXPECT_TRUE(posenc::fused::attention(q, k, v, rope, options, posenc::fused::openmp_executor(2)) ==
                 serial);
   }
 }
@@ -70,16 +70,17 @@ TEST(FusedAttention, NarrowStorageMatchesTheReferenceOnTheSameNumbers) {
 TEST(FusedAttention, KeysThatAreRotatedAlready) {
   const auto rope = rope_of(32);
   const posenc::attention_options options{.heads = 2, .mask = posenc::causal};
+  posenc::attention_options rotated = options;
+  rotated.keys_are_rotated = true;
   const auto k = random_matrix<float>(90, 64, 2), v = random_matrix<float>(90, 64, 3);
   row_major_matrix<float> turned = k;
   for (index_t j = 0; j < 90; ++j)
     for (index_t h = 0; h < 2; ++h) rope.rotate(posenc::as_heads(turned, 2)(j, h), j);
   for (const index_t queries : {index_t{1}, index_t{60}}) {
     const auto q = random_matrix<float>(queries, 64, 1);
-    EXPECT_LT(
-        relative_error(posenc::fused::attention(q, turned, v, rope, options, {.keys_are_rotated = true}),
-                       posenc::reference::attention(q, k, v, rope, options)),
-        1e-6);
+    const auto expected = posenc::reference::attention(q, k, v, rope, options);
+    EXPECT_LT(relative_error(posenc::fused::attention(q, turned, v, rope, rotated), expected), 1e-6);
+    EXPECT_LT(relative_error(posenc::reference::attention(q, turned, v, rope, rotated), expected), 1e-6);
   }
 }
 
@@ -110,9 +111,9 @@ TEST(FusedAttention, RaggedBatchEqualsItsSequences) {
                      options});
   }
   const std::span<const posenc::fused::sequence<float>> sequences(batch);
-  std::vector<std::byte> memory(posenc::fused::workspace_bytes(sequences, rope, {}, 2));
+  std::vector<std::byte> memory(posenc::fused::workspace_bytes(sequences, rope, 2));
   posenc::fused::workspace scratch{std::span<std::byte>(memory)};
-  posenc::fused::attention_batch(sequences, rope, {.memory = &scratch}, backward_executor{2});
+  posenc::fused::attention_batch(sequences, rope, {.executor = backward_executor{2}, .memory = &scratch});
   for (std::size_t s = 0; s < out.size(); ++s) EXPECT_TRUE(out[s] == alone[s]) << "sequence " << s;
 }
 
@@ -147,8 +148,8 @@ TEST(FusedAttention, TokensAndHeadsInAnyOrderOfMemory) {
       const posenc::attention_options options{.heads = 6, .kv_heads = kv_heads, .mask = posenc::causal};
       const auto q = random_matrix<float>(queries, 6 * width, 1);
       row_major_matrix<float> out(queries, 6 * width);
-      posenc::fused::attention_into<float>(posenc::as_heads(q, 6), k_view, v_view, rope, options,
-                                           posenc::as_heads(out, 6));
+      posenc::fused::attention_into(posenc::as_heads(q, 6), k_view, v_view, rope, options,
+                                    posenc::as_heads(out, 6));
       EXPECT_TRUE(out == posenc::fused::attention(q, k, v, rope, options)) << queries << " queries";
     }
   }
@@ -162,9 +163,10 @@ TEST(FusedAttention, AStrideThatNothingUsesMayBeAnyNumber) {
   const posenc::attention_options options{.mask = posenc::causal};
   for (const index_t unused : {std::numeric_limits<index_t>::min(), std::numeric_limits<index_t>::max()}) {
     row_major_matrix<float> out(1, width);
-    posenc::fused::attention_into<float>(posenc::as_heads(q, 1), {k.data(), tokens, 1, width, width, unused},
-                                         {v.data(), tokens, 1, width, width, unused}, rope, options,
-                                         posenc::as_heads(out, 1));
+    posenc::fused::attention_into(posenc::as_heads(q, 1),
+                                  posenc::heads_view<const float>{k.data(), tokens, 1, width, width, unused},
+                                  posenc::heads_view<const float>{v.data(), tokens, 1, width, width, unused},
+                                  rope, options, posenc::as_heads(out, 1));
     EXPECT_TRUE(out == posenc::fused::attention(q, k, v, rope, options)) << unused;
   }
 }
@@ -177,10 +179,9 @@ TEST(FusedAttention, RefusesBeforeWriting) {
   row_major_matrix<float> out = row_major_matrix<float>::Constant(5, 64, 7);
   std::array<std::byte, 100> too_small{};
   posenc::fused::workspace scratch{std::span<std::byte>(too_small)};
-  const auto run = [&](const auto& encoding, const posenc::fused::call_options& call) {
-    posenc::fused::attention_into<float>(posenc::as_heads(q, 2), posenc::as_heads(k, 2),
-                                         posenc::as_heads(v, 2), encoding, options, posenc::as_heads(out, 2),
-                                         {}, call);
+  const auto run = [&](const auto& encoding, const posenc::fused::execution& how) {
+    posenc::fused::attention_into(posenc::as_heads(q, 2), posenc::as_heads(k, 2), posenc::as_heads(v, 2),
+                                  encoding, options, posenc::as_heads(out, 2), {}, how);
   };
   EXPECT_THROW(run(rope, {.memory = &scratch}), std::invalid_argument);
   EXPECT_THROW(run(rope_of(16), {}), std::invalid_argument);

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # The fused tests with another Highway than the system's. usage: tests/fused/current_highway.sh HIGHWAY_FOLDER [BUILD_FOLDER]
 # HIGHWAY_FOLDER holds Highway's sources: hwy/highway.h, hwy/targets.cc, …. NumPy's source package carries them too, at
-# numpy/_core/src/highway. Not part of .ci/run, which installs Debian's Highway alone.
+# numpy/_core/src/highway. Part of ./run nightly, not of .ci/run, which installs Debian's Highway alone.
 set -euo pipefail
 highway=$(realpath "${1:?which folder of Highway sources}")
 root=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")

@@ -70,8 +70,11 @@ void check(const E& encoding, index_t queries, index_t head_dim, index_t value_d
            bool keys_are_rotated) {
   constexpr index_t heads = 4, kv_heads = 2, keys = 75;
   const posenc::row_range all_queries{0, queries}, valid_keys{2, 71};
-  const posenc::attention_options options{
-      .heads = heads, .kv_heads = kv_heads, .mask = posenc::causal, .valid_keys = valid_keys};
+  const posenc::attention_options options{.heads = heads,
+                                          .kv_heads = kv_heads,
+                                          .mask = posenc::causal,
+                                          .keys_are_rotated = keys_are_rotated,
+                                          .valid_keys = valid_keys};
   const auto q = random_matrix<S>(queries, heads * head_dim, 1),
              k = random_matrix<S>(keys, kv_heads * head_dim, 2),
              v = random_matrix<S>(keys, kv_heads * value_dim, 3);
@@ -82,10 +85,8 @@ void check(const E& encoding, index_t queries, index_t head_dim, index_t value_d
   copy_rows(q, guarded_q.view, all_queries);
   copy_rows(k, guarded_k.view, valid_keys);
   copy_rows(v, guarded_v.view, valid_keys);
-  const posenc::fused::call_options call{.keys_are_rotated = keys_are_rotated};
-  const row_major_matrix<S> expected = posenc::fused::attention(q, k, v, encoding, options, call);
-  posenc::fused::attention_into<S>(guarded_q.view, guarded_k.view, guarded_v.view, encoding, options,
-                                   out.view, {}, call);
+  const row_major_matrix<S> expected = posenc::fused::attention(q, k, v, encoding, options);
+  posenc::fused::attention_into(guarded_q.view, guarded_k.view, guarded_v.view, encoding, options, out.view);
   for (index_t t = 0; t < queries; ++t)
     for (index_t h = 0; h < heads; ++h)
       for (index_t c = 0; c < value_dim; ++c)

@@ -20,8 +20,8 @@ TEST(FusedIsaMix, EveryTranslationUnitAnswersRight) {
   std::vector<float> in(size), expected(size);
   for (std::size_t n = 0; n < size; ++n) in[n] = static_cast<float>(std::sin(static_cast<double>(n)));
   const posenc::heads_view<const float> x = isa_mix::view_of(std::span<const float>(in));
-  posenc::reference::attention_into<float>(x, x, x, isa_mix::encoding(), isa_mix::options,
-                                           isa_mix::view_of(std::span<float>(expected)));
+  posenc::reference::attention_into(x, x, x, isa_mix::encoding(), isa_mix::options,
+                                    isa_mix::view_of(std::span<float>(expected)));
   const auto worst_of = [&](const std::vector<float>& out) {
     float worst = 0;
     for (std::size_t n = 0; n < size; ++n) worst = (std::max)(worst, std::abs(out[n] - expected[n]));

@@ -12,7 +12,7 @@ namespace isa_mix {
 inline posenc::rope<float> encoding() {
   return posenc::rope<float>{{.head_dim = head_dim, .pairing = posenc::pairing::interleaved}};
 }
-inline constexpr posenc::attention_options options{.heads = heads, .mask = posenc::causal};
+inline const posenc::attention_options options{.heads = heads, .mask = posenc::causal};
 
 template <class T>
 posenc::heads_view<T> view_of(std::span<T> memory) {

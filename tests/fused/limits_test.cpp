@@ -100,6 +100,21 @@ TEST(FusedLimits, TheFarthestQueryAndTheWidestWindow) {
   }
 }
 
+TEST(FusedLimits, AWindowBeyondThePositionsDoesNotLimit) {
+  const auto q = random_matrix<float>(2, head_dim, 1), k = random_matrix<float>(keys, head_dim, 2);
+  for (const bool ahead : {false, true}) {
+    const position near_end = position_limit - keys + 1, far_end = -position_limit;
+    posenc::attention_options options{.query_positions = posenc::positions::from(ahead ? far_end : near_end),
+                                      .key_positions = posenc::positions::from(ahead ? near_end : far_end)};
+    const auto expected = posenc::reference::attention(q, k, k, posenc::no_encoding{}, options);
+    (ahead ? options.window.lookahead : options.window.lookback) = position_limit + 1;
+    EXPECT_LE(relative_error(posenc::reference::attention(q, k, k, posenc::no_encoding{}, options), expected),
+              1e-6);
+    EXPECT_LE(relative_error(posenc::fused::attention(q, k, k, posenc::no_encoding{}, options), expected),
+              1e-6);
+  }
+}
+
 TEST(FusedLimits, GroupsOfSixtyFourHeads) {
   const posenc::rope<float> rope{{.head_dim = head_dim, .pairing = posenc::pairing::half_split}};
   for (const index_t queries : {1, 3, 20})

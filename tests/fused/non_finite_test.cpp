@@ -58,7 +58,7 @@ TEST(FusedNonFinite, ReachWhoSeesThemAndNoOther) {
         for (const bool window : {false, true}) {
           posenc::attention_options options{.heads = 4, .kv_heads = 2, .mask = posenc::causal};
           if (window) options.window.lookback = 30;
-          const auto q = random_matrix<float>(queries}, 4 * 24, 1);
+          const auto q = random_matrix<float>(queries, 4 * 24, 1);
           auto k = random_matrix<float>(keys, 2 * 24, 2), v = random_matrix<float>(keys, 2 * 24, 3);
           (poison.in_keys ? k : v)(keys - 1 - poison.key, 24 + 5) = poison.value;
           expect_alike(posenc::fused::attention(q, k, v, rope, options),

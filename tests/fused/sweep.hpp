@@ -52,9 +52,12 @@ double largest_norm(const posenc::heads_view<T>& view, const posenc::row_range& 
 /// How large the terms of a score get: float scores are off by so many roundings.
 template <class E>
 double score_size(const E& encoding, const posenc::detail::resolved_options& call, double q, double k) {
-  double size = q * k * std::abs(call.scale) * 2 + q * std::abs(call.scale);
+  double scale = std::abs(call.scale);
+  for (const double of_head : call.head_scales) scale = (std::max)(scale, std::abs(of_head));
+  double size = q * k * scale * 2 + q * scale;
   if (call.valid_queries.begin >= call.valid_queries.end || call.valid_keys.begin >= call.valid_keys.end)
     return 0;
+  if (call.visible.has_dense_bias()) size += 6;
   if constexpr (posenc::biases<E>) {
     for (const index_t i : {call.valid_queries.begin, call.valid_queries.end - 1})
       for (const index_t j : {call.valid_keys.begin, call.valid_keys.end - 1})
@@ -72,8 +75,9 @@ struct verdict {
   std::string problem{};
 };
 
-/// A case with its memory and its answer, for as many runs of the fused path as one likes. S is the storage.
-template <class S>
+/// A case with its memory and its answer, for as many runs of the fused path as one likes. S, K, V and O are what q, k, v
+/// and the output are stored as.
+template <class S, class K = S, class V = K, class O = S>
 class prepared_case {
  public:
   explicit prepared_case(const sweep_case& drawn)
@@ -81,17 +85,17 @@ class prepared_case {
         options_(c_.settled()),
         valid_q_(options_.valid_queries.value_or(posenc::row_range{0, c_.queries})),
         valid_k_(options_.valid_keys.value_or(posenc::row_range{0, c_.keys})),
-        q_(c_.queries, c_.heads, c_.head_dim, c_.layout_q, nan()),
-        k_(c_.keys, c_.kv_heads, c_.head_dim, c_.layout_k, nan()),
-        v_(c_.keys, c_.kv_heads, c_.value_dim, c_.layout_v, nan()) {
+        q_(c_.queries, c_.heads, c_.head_dim, c_.layout_q, nan<S>()),
+        k_(c_.keys, c_.kv_heads, c_.head_dim, c_.layout_k, nan<K>()),
+        v_(c_.keys, c_.kv_heads, c_.value_dim, c_.layout_v, nan<V>()) {
     dice draw(c_.seed + 77);
     q_.fill(draw, valid_q_.begin, valid_q_.end, c_.size);
     k_.fill(draw, valid_k_.begin, valid_k_.end, c_.size);
     v_.fill(draw, valid_k_.begin, valid_k_.end, 1);
     const tensor<double> q_wide = widened(q_), k_wide = widened(k_), v_wide = widened(v_);
     expected_ = with_encoding<double>(c_, [&](const auto& encoding) {
-      return posenc::reference::attention_with_log_sum_exp<double>(q_wide.view, k_wide.view, v_wide.view,
-                                                                   encoding, options_);
+      return posenc::reference::attention_with_log_sum_exp(q_wide.view, k_wide.view, v_wide.view, encoding,
+                                                           options_);
     });
     const auto call = posenc::detail::resolve(options_, q_.view, k_.view, v_.view);
     with_encoding<float>(c_, [&](const auto& encoding) {
@@ -108,16 +112,17 @@ class prepared_case {
   prepared_case& operator=(const prepared_case&) = delete;
 
   /// Runs the fused path and compares.
-  template <class X = posenc::fused::serial_executor>
-  [[nodiscard]] verdict run(const X& executor = {}) const {
-    const S pattern = static_cast<S>(-1234.5f);
-    tensor<S> out(c_.queries, c_.heads, c_.value_dim, c_.layout_out, pattern);
+  [[nodiscard]] verdict run(const posenc::fused::executor_ref& executor = {}) const {
+    const O pattern = static_cast<O>(-1234.5f);
+    tensor<O> out(c_.queries, c_.heads, c_.value_dim, c_.layout_out, pattern);
     posenc::row_major_matrix<float> log_sum_exp =
         posenc::row_major_matrix<float>::Constant(c_.queries, c_.heads + 1, 7);
     with_encoding<float>(c_, [&](const auto& encoding) {
-      posenc::fused::attention_into<S>(q_.view, k_.view, v_.view, encoding, options_, out.view,
-                                       {log_sum_exp.data(), c_.queries, c_.heads, c_.heads + 1, 1},
-                                       {.keys_are_rotated = c_.keys_are_rotated}, executor);
+      posenc::attention_options options = options_;
+      options.keys_are_rotated = c_.keys_are_rotated;
+      posenc::fused::attention_into(q_.view, k_.view, v_.view, encoding, options, out.view,
+                                    {log_sum_exp.data(), c_.queries, c_.heads, c_.heads + 1, 1},
+                                    {.executor = executor});
     });
     verdict result = compare(out, log_sum_exp);
     if (!out.gaps_hold(pattern)) result = {1e30, c_.text() + ": wrote between the rows of the output"};
@@ -127,14 +132,17 @@ class prepared_case {
   }
 
  private:
-  static S nan() { return static_cast<S>(std::numeric_limits<float>::quiet_NaN()); }
+  template <class T>
+  static T nan() {
+    return static_cast<T>(std::numeric_limits<float>::quiet_NaN());
+  }
 
-  [[nodiscard]] verdict compare(const tensor<S>& out,
+  [[nodiscard]] verdict compare(const tensor<O>& out,
                                 const posenc::row_major_matrix<float>& log_sum_exp) const {
     // xPos multiplies what it turns by up to 4 on this domain.
     const double size = c_.encoding == 4 ? size_ * 16 : size_;
     double score_error = (6 + size) * 0x1p-23;
-    if (c_.keys_are_rotated && sizeof(S) == 2) score_error += size * spacing<S>;
+    if (c_.keys_are_rotated && sizeof(K) == 2) score_error += size * spacing<K>;
     verdict result;
     const auto see = [&](double error, double allowed, index_t i, index_t h, index_t channel, double got,
                          double want) {
@@ -162,7 +170,7 @@ class prepared_case {
             see(found == 0 ? 0 : 1e30, 1, i, h, x, found, wanted);
           else
             see(std::abs(found - wanted),
-                score_error * value_size_ + std::abs(wanted) * spacing<S> * 0.51 + 0x1p-24, i, h, x, found,
+                score_error * value_size_ + std::abs(wanted) * spacing<O> * 0.51 + 0x1p-24, i, h, x, found,
                 wanted);
         }
       }
@@ -172,7 +180,9 @@ class prepared_case {
   sweep_case c_;
   posenc::attention_options options_;  // points into c_
   posenc::row_range valid_q_, valid_k_;
-  tensor<S> q_, k_, v_;
+  tensor<S> q_;
+  tensor<K> k_;
+  tensor<V> v_;
   posenc::attention_result<double> expected_;
   double size_ = 0, value_size_ = 0;
 };
@@ -191,12 +201,12 @@ inline constexpr std::uint32_t thinned = 1;
 #endif
 
 /// Draws `count` cases from seed `first` on and hands each, prepared, to `use`, which says whether to go on.
-template <class S, class Use>
+template <class S, class K = S, class V = K, class O = S, class Use>
 void for_each_case(std::uint32_t first, std::uint32_t count, Use&& use) {
   for (std::uint32_t seed = first; seed < first + count / thinned; ++seed) {
     const auto encoding = static_cast<index_t>(seed % static_cast<std::uint32_t>(kind_count));
     const sweep_case c = make_case(seed, encoding, kinds[encoding].where, kinds[encoding].rotary);
-    if (!use(prepared_case<S>(c))) return;
+    if (!use(prepared_case<S, K, V, O>(c))) return;
   }
 }
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include <posenc/attention/options.hpp>
+#include <posenc/masks.hpp>
 #include <posenc/positions.hpp>
 #include <posenc/rope/pairing.hpp>
 #include <posenc/views.hpp>
@@ -113,13 +115,18 @@ struct sweep_case {
   index_t layout_q = 0, layout_k = 0, layout_v = 0, layout_out = 0;
   float size = 1;  ///< of the numbers in q and k
   std::vector<double> sinks{};
+  std::vector<double> head_scales{};
   std::vector<position> query_positions{}, key_positions{};
-  posenc::attention_options options{};  ///< without what points into this struct; see settled()
+  std::string visible_text{};              ///< what options.visible is
+  std::vector<std::uint8_t> dense_mask{};  ///< memory of options.visible
+  std::vector<float> dense_bias{};         ///< likewise
+  posenc::attention_options options{};     ///< without what points into this struct; see settled()
 
   /// The options, views of this object's positions and sinks included.
   [[nodiscard]] posenc::attention_options settled() const {
     posenc::attention_options result = options;
     result.sinks = sinks;
+    result.head_scales = head_scales;
     if (!query_positions.empty()) result.query_positions = posenc::positions::each(query_positions);
     if (!key_positions.empty()) result.key_positions = posenc::positions::each(key_positions);
     return result;
@@ -131,10 +138,11 @@ struct sweep_case {
         << " tokens, heads " << heads << "/" << kv_heads << " x " << head_dim << "/" << value_dim
         << ", rotary " << rotary_dim << "@" << rotary_offset
         << (pairing == posenc::pairing::interleaved ? " interleaved" : " split")
-        << (keys_are_rotated ? ", keys rotated" : "") << (options.mask == posenc::causal ? ", causal" : "")
-        << ", lookback " << options.window.lookback.value_or(-1) << ", lookahead " << options.window.lookahead.value_or(-1)
-        << ", softcap " << options.softcap << ", sinks " << sinks.size() << ", explicit positions "
-        << query_positions.size() << "/" << key_positions.size();
+        << (keys_are_rotated ? ", keys rotated" : "") << ", mask " << static_cast<int>(options.mask)
+        << ", chunk " << options.chunk.value_or(0) << ", visible " << visible_text << ", head scales "
+        << head_scales.size() << ", lookback " << options.window.lookback.value_or(-1) << ", lookahead "
+        << options.window.lookahead.value_or(-1) << ", softcap " << options.softcap << ", sinks "
+        << sinks.size() << ", explicit positions " << query_positions.size() << "/" << key_positions.size();
     if (options.valid_keys)
       out << ", valid keys " << options.valid_keys->begin << "-" << options.valid_keys->end;
     if (options.valid_queries)
@@ -163,6 +171,70 @@ inline std::vector<position> scattered(dice& draw, index_t count, position start
 inline posenc::row_range part_of(dice& draw, index_t rows) {
   const index_t begin = draw.below(rows + 1), end = begin + draw.below(rows - begin + 1);
   return {begin, end};
+}
+
+/// Row starts of documents, ascending from 0.
+inline std::vector<index_t> document_starts(dice& draw, index_t rows) {
+  std::vector<index_t> starts{0};
+  while (starts.back() < rows && starts.size() < 7)
+    starts.push_back((std::min)(rows, starts.back() + draw.below(90)));
+  return starts;
+}
+
+/// Masks beyond causal and window, in most cases none, else one or two at once.
+inline void add_masks(dice& draw, sweep_case& c) {
+  if (draw.one_in(8)) c.options.mask = posenc::causal_from_first;
+  if (draw.one_in(8)) c.options.mask = posenc::causal_to_last;
+  if (draw.one_in(6)) c.options.chunk = draw.of<position>({1, 3, 16, 50, 128, 1000});
+  if (draw.one_in(6))
+    for (index_t h = 0; h < c.heads; ++h) c.head_scales.push_back(static_cast<double>(draw.number()) * 0.3);
+  if (!c.head_scales.empty()) c.options.scale.reset();
+  const auto use = [&c](const char* name, const posenc::visibility& one) {
+    c.visible_text += std::string(c.visible_text.empty() ? "" : " & ") + name;
+    c.options.visible = c.options.visible & one;
+  };
+  if (draw.one_in(5)) use("documents", posenc::documents(document_starts(draw, c.keys)));
+  if (draw.one_in(5)) {
+    std::vector<posenc::row_range> blocks;
+    for (index_t at = draw.below(20); at < c.keys; at += draw.below(60) + 1) {
+      const index_t end = (std::min)(c.keys, at + draw.below(70));
+      blocks.push_back({at, end});
+      at = end;
+    }
+    const auto window = draw.one_in(2) ? posenc::block_window::kept : posenc::block_window::ignored;
+    use(window == posenc::block_window::kept ? "blocks in the window" : "blocks",
+        posenc::blocks(blocks, window));
+  }
+  if (draw.one_in(8)) {
+    std::vector<posenc::row_range> ranges;
+    for (index_t i = 0; i < c.queries; ++i) ranges.push_back(part_of(draw, c.keys));
+    if (!ranges.empty()) use("row_ranges", posenc::row_ranges(ranges));
+  }
+  const auto element = [&] { return c.queries * c.keys > 0; };
+  if (draw.one_in(10) && element()) {
+    const index_t drafts = (std::min)(c.keys, 1 + draw.below(80)), words = (drafts + 63) / 64;
+    std::vector<std::uint64_t> bits;
+    for (index_t n = 0; n < c.queries * words; ++n)
+      bits.push_back(static_cast<std::uint64_t>(draw.below(1 << 30)) * 0x9e3779b97f4a7c15u);
+    use("draft_tree", posenc::draft_tree(std::span<const std::uint64_t>(bits), drafts));
+  }
+  if (draw.one_in(10) && element()) {
+    const index_t heads = draw.one_in(2) ? 1 : c.heads;
+    for (index_t n = 0; n < heads * c.queries * c.keys; ++n)
+      c.dense_mask.push_back(draw.one_in(3) ? std::uint8_t{0} : std::uint8_t{1});
+    use("dense_mask",
+        posenc::dense_mask(posenc::dense_scores(c.dense_mask.data(), heads, c.queries, c.keys)));
+  }
+  if (draw.one_in(10) && element()) {
+    const index_t heads = draw.one_in(2) ? 1 : c.heads;
+    for (index_t n = 0; n < heads * c.queries * c.keys; ++n)
+      c.dense_bias.push_back(draw.one_in(5) ? -std::numeric_limits<float>::infinity() : draw.number());
+    use("dense_bias",
+        posenc::dense_bias(posenc::dense_scores(c.dense_bias.data(), heads, c.queries, c.keys)));
+  }
+  if (draw.one_in(16))
+    use("mask_where",
+        posenc::mask_where([](index_t h, index_t i, index_t j) { return (h + i * 3 + j) % 4 != 0; }));
 }
 
 /// The case of a seed for an encoding whose positions lie in `where`.
@@ -247,6 +319,7 @@ inline sweep_case make_case(std::uint32_t seed, index_t encoding, domain where, 
   if (draw.one_in(4)) c.options.valid_keys = part_of(draw, c.keys);
   if (draw.one_in(4)) c.options.valid_queries = part_of(draw, c.queries);
   if (draw.one_in(10)) c.size = 3;
+  add_masks(draw, c);
   return c;
 }
 

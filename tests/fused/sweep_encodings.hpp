@@ -149,7 +149,7 @@ auto with_encoding(const sweep_case& c, Use&& use) {
     case 7:
       return use(line);
     case 8:
-      return use(posenc::alibi<T>{{.heads = c.heads + 1, .form = posenc::alibi_form::causal}});
+      return use(posenc::alibi<T>{{.heads = c.heads, .form = posenc::alibi_form::causal}});
     case 9:
       return use(t5(c.seed % 2 ? both : one));
     case 10:

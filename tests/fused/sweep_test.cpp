@@ -21,11 +21,11 @@ std::uint32_t cases() {
   return asked ? static_cast<std::uint32_t>(std::strtoul(asked, nullptr, 10)) : POSENC_SWEEP_CASES;
 }
 
-template <class S>
+template <class S, class K = S, class V = K, class O = S>
 void sweep_over(std::uint32_t first, std::uint32_t count) {
   double worst = 0;
   int failures = 0;
-  sweep::for_each_case<S>(first, count, [&](const sweep::prepared_case<S>& prepared) {
+  sweep::for_each_case<S, K, V, O>(first, count, [&](const sweep::prepared_case<S, K, V, O>& prepared) {
     sweep::on_every_target([&](const char* target) {
       const sweep::verdict found = prepared.run();
       worst = (std::max)(worst, found.worst);
@@ -40,6 +40,16 @@ void sweep_over(std::uint32_t first, std::uint32_t count) {
 TEST(FusedSweep, FloatEqualsTheReference) { sweep_over<float>(0, cases()); }
 TEST(FusedSweep, Bfloat16EqualsTheReference) { sweep_over<Eigen::bfloat16>(10'000, cases() / 3); }
 TEST(FusedSweep, HalfEqualsTheReference) { sweep_over<Eigen::half>(20'000, cases() / 3); }
+
+using half = Eigen::half;
+using bfloat16 = Eigen::bfloat16;
+TEST(FusedSweep, FloatQueriesOverABfloat16CacheEqualTheReference) {
+  sweep_over<float, bfloat16, bfloat16, float>(30'000, cases() / 6);
+}
+TEST(FusedSweep, EveryTensorOfItsOwnTypeEqualsTheReference) {
+  sweep_over<bfloat16, float, half, float>(40'000, cases() / 12);
+  sweep_over<float, half, float, bfloat16>(50'000, cases() / 12);
+}
 
 TEST(FusedSweep, RunsOnTheTargetsItShould) {
   std::string targets;

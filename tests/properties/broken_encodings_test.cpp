@@ -16,6 +16,8 @@
 #include <posenc/encoding.hpp>
 #include <posenc/encodings/rope.hpp>
 
+#include "refusals.hpp"
+
 namespace {
 
 namespace battery = posenc::testing;
@@ -45,6 +47,14 @@ struct wrong_sign {
     rope.rotate(head, -p);
   }
 };
+
+TEST(battery, names_its_head_dim_where_a_rope_is_wider) {
+  const posenc::rope<double> wide{{.head_dim = 64, .pairing = posenc::pairing::half_split}};
+  EXPECT_REFUSAL(battery::norm<double>(wide), std::invalid_argument, "head_dim is 8");
+  EXPECT_REFUSAL(battery::norm<double>(wide), std::invalid_argument, "heads of 64: set .head_dim");
+  EXPECT_REFUSAL(battery::relative_shift<double>(wide), std::invalid_argument, "set .head_dim");
+  EXPECT_TRUE(battery::norm<double>(wide, {.head_dim = 64}).within(tight));
+}
 
 TEST(broken, wrong_sign_on_the_key_side_fails_relative_shift) {
   EXPECT_LE(battery::relative_shift<double>(good_rope()).worst_error, tight);
@@ -142,7 +152,8 @@ struct magnitude_everywhere {
 };
 
 TEST(broken, a_magnitude_on_the_tail_fails_norm) {
-  EXPECT_GE(battery::norm<double>(magnitude_everywhere{}, {}, {.rotary_dim = 4, .attention_factor = 1.2}).worst_error,
+  EXPECT_GE(battery::norm<double>(magnitude_everywhere{}, {}, {.rotary_dim = 4, .attention_factor = 1.2})
+                .worst_error,
             clearly);
 }
 

@@ -5,8 +5,8 @@
 /// look alike.
 ///
 ///     const posenc::rotary_shape shape{128, 128, 10'000.0};
-///     posenc::rope<double> before{options}, after{options, posenc::yarn{.factor = 4, .original_context =
-///     4096}}; for (const auto& pair : posenc::ladder_report(before.inv_freq(), after.inv_freq(), 4096)) …
+///     posenc::rope<double> before{options}, after{options, posenc::yarn{.factor = 4, .original_context = 4096}};
+///     for (const auto& pair : posenc::ladder_report(before.inv_freq(), after.inv_freq(), 4096)) …
 ///     posenc::unseen_pairs(before.inv_freq(), 4096, after.inv_freq(), 16'384);   // 0 under interpolation
 #pragma once
 
@@ -28,8 +28,8 @@ enum class pair_band : unsigned char {
   kept,       ///< divided by 1
   blended,    ///< divided by something between
   stretched,  ///< divided by the most that any pair of this ladder is divided by
-  raised,     ///< divided by less than 1: turns faster than before
-  still,      ///< does not turn
+  raised,     ///< divided by less than 1: rotates faster than before
+  still,      ///< does not rotate
 };
 
 /// The name of a band as this library writes it.
@@ -51,7 +51,7 @@ enum class pair_band : unsigned char {
 /// One pair of a ladder, seen beside the ladder without the scheme.
 struct pair_report {
   double inv_freq = 0;    ///< radians per token under the scheme
-  double wavelength = 0;  ///< tokens per turn under the scheme; infinite for a pair that does not turn
+  double wavelength = 0;  ///< tokens per turn under the scheme; infinite for a pair that does not rotate
   double turns = 0;       ///< turns within the trained length, without the scheme
   double divisor = 1;     ///< the scheme divided the frequency by this; infinite for a pair it stopped
   pair_band band = pair_band::kept;
@@ -109,7 +109,7 @@ struct pair_report {
   return unseen;
 }
 
-/// An encoding whose angles can be asked for: rope, multi_axis_rope, xpos.
+/// An encoding that gives its angles: rope, multi_axis_rope, xpos.
 template <class E>
 concept has_angles = requires(const E& encoding, index_t pair, position p) {
   { encoding.lowered() } -> std::convertible_to<const rotation&>;
@@ -118,7 +118,7 @@ concept has_angles = requires(const E& encoding, index_t pair, position p) {
 
 /// The score of a query and a key that agree in every channel, per channel, at a distance in tokens:
 ///
-///     (2 m² Σ_p cos(distance·w_p) + channels that do not turn) / head_dim
+///     (2 m² Σ_p cos(distance·w_p) + channels that do not rotate) / head_dim
 ///
 /// 1 at distance 0 but for the attention factor; how fast it falls is how sharply near tokens are told apart, and
 /// where it comes back is what looks alike.
@@ -129,7 +129,8 @@ template <has_angles E>
   for (index_t pair = 0; pair < by.pairs(); ++pair)
     turning += static_cast<double>(encoding.angle(pair, distance).cos);
   const double resting = static_cast<double>(by.head_dim - by.rotary_dim);
-  return (2 * turning * by.attention_factor * by.attention_factor + resting) / static_cast<double>(by.head_dim);
+  return (2 * turning * by.attention_factor * by.attention_factor + resting) /
+         static_cast<double>(by.head_dim);
 }
 
 /// The distance between the rotations of two positions: the root mean square over the rotary pairs of

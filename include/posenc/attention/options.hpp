@@ -44,7 +44,10 @@ struct attention_options {
   /// The model has learned sinks: a call without them is refused rather than wrong.
   bool needs_sinks = false;
 
-  bool keys_are_rotated = false;  ///< k holds keys that the encoding has rotated already; only the queries rotate
+  /// How many tokens the sequence has, for encodings that are settled by it (rope_by_length: LongRoPE, dynamic NTK).
+  std::optional<position> context_length{};
+  bool keys_are_rotated =
+      false;  ///< k holds keys that the encoding has rotated already; only the queries rotate
   /// The positions were added to the embeddings (embed_rows): says that an encoding with the door embed alone has
   /// done its work before this call.
   bool is_embedded = false;
@@ -52,7 +55,9 @@ struct attention_options {
   positions query_positions{};  ///< by default the last n_q of the keys' positions
   positions key_positions{};    ///< by default 0 … n_k−1
 
-  std::optional<row_range> valid_keys{};  ///< rows of k and v that are tokens; the others are padding, unseen
+  /// Rows of k and v that are tokens; the others are padding, unseen. Positions stay as they are: over a buffer with
+  /// room to spare the queries stand on its last rows unless query_positions says where they are.
+  std::optional<row_range> valid_keys{};
   std::optional<row_range> valid_queries{};  ///< rows of q that are tokens; the others yield 0 and −∞
 };
 
@@ -99,9 +104,11 @@ struct resolved_options {
 [[nodiscard]] inline positions default_query_positions(const positions& keys, const attention_shape& shape,
                                                        bool reads_positions) {
   const index_t queries = shape.query_tokens, rows = shape.key_tokens;
-  require(queries <= rows || (!reads_positions && keys.is_run() && !keys.has_axes()), "attention: ", queries,
-          " queries cannot stand on the last of ", rows,
+  require(queries <= rows || rows == 0 || (!reads_positions && keys.is_run() && !keys.has_axes()),
+          "attention: ", queries, " queries cannot stand on the last of ", rows,
           " key positions: give query_positions (or, to count from the first key, mask = causal_from_first)");
+  // Without keys there are no rows to take; a run goes on before its first position.
+  if (rows == 0 && (!keys.is_run() || keys.has_axes())) return positions::from(-queries);
   return keys.last(queries, rows);
 }
 
@@ -111,8 +118,8 @@ inline void check_numbers(const attention_options& options, index_t heads) {
   require(options.softcap == 0 || options.softcap >= 1e-30, "attention: softcap ", options.softcap,
           " is too small for float (at least 1e-30, or 0 for none)");
   const attention_window& window = options.window;
-  require(!window.lookback || *window.lookback >= 0, "attention: window.lookback ", window.lookback.value_or(0),
-          " is negative");
+  require(!window.lookback || *window.lookback >= 0, "attention: window.lookback ",
+          window.lookback.value_or(0), " is negative");
   require(!window.lookahead || *window.lookahead >= 0, "attention: window.lookahead ",
           window.lookahead.value_or(0), " is negative");
   require(!options.chunk || *options.chunk >= 1, "attention: chunk ", options.chunk.value_or(0),
@@ -124,7 +131,8 @@ inline void check_numbers(const attention_options& options, index_t heads) {
   require(options.sinks.empty() || static_cast<index_t>(options.sinks.size()) == heads,
           "attention: ", options.sinks.size(), " sinks for ", heads, " heads");
   require(!options.needs_sinks || !options.sinks.empty(),
-          "attention: this model has learned sinks (needs_sinks): set sinks to the layer's ", heads, " logits");
+          "attention: this model has learned sinks (needs_sinks): set sinks to the layer's ", heads,
+          " logits");
   for (const double sink : options.sinks)
     require(is_finite(sink) || is_minus_infinity(sink), "attention: a sink of ", sink,
             " is neither finite nor -infinity");
@@ -138,7 +146,8 @@ inline void check_scale(double scale) {
 
 /// Checks the shapes of an attention call against its options and fills in the defaults.
 /// \throws std::invalid_argument
-[[nodiscard]] inline resolved_options resolve(const attention_options& options, const attention_shape& shape) {
+[[nodiscard]] inline resolved_options resolve(const attention_options& options,
+                                              const attention_shape& shape) {
   const index_t heads = options.heads, kv_heads = options.kv_heads.value_or(heads);
   require(heads >= 1 && kv_heads >= 1, "attention: heads ", heads, " and kv_heads ", kv_heads,
           " must be positive");
@@ -146,21 +155,21 @@ inline void check_scale(double scale) {
   require(shape.heads == heads, "attention: q has ", shape.heads, " heads, the option heads says ", heads);
   require(shape.kv_heads == kv_heads, "attention: k and v have ", shape.kv_heads,
           " heads, the option kv_heads says ", kv_heads);
-  require(shape.query_tokens >= 0 && shape.key_tokens >= 0, "attention: ", shape.query_tokens, " queries and ",
-          shape.key_tokens, " keys");
+  require(shape.query_tokens >= 0 && shape.key_tokens >= 0, "attention: ", shape.query_tokens,
+          " queries and ", shape.key_tokens, " keys");
   require(shape.head_dim >= 1 && shape.value_dim >= 1, "attention: head_dim ", shape.head_dim,
           " and value_dim ", shape.value_dim, " must be positive");
-  require(!options.head_dim || *options.head_dim == shape.head_dim, "attention: q has heads of ", shape.head_dim,
-          " channels, the option head_dim says ", options.head_dim.value_or(0), " (is heads = ", heads,
-          " right?)");
+  require(!options.head_dim || *options.head_dim == shape.head_dim, "attention: q has heads of ",
+          shape.head_dim, " channels, the option head_dim says ", options.head_dim.value_or(0),
+          " (is heads = ", heads, " right?)");
   require(!options.value_dim || *options.value_dim == shape.value_dim, "attention: v has heads of ",
           shape.value_dim, " channels, the option value_dim says ", options.value_dim.value_or(0));
   check_numbers(options, heads);
   const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(shape.head_dim)));
   check_scale(scale);
   for (const double of_head : options.head_scales) check_scale(of_head);
-  const bool reads_positions = options.mask == causal || options.window.lookback || options.window.lookahead ||
-                               options.chunk;
+  const bool reads_positions =
+      options.mask == causal || options.window.lookback || options.window.lookahead || options.chunk;
   const positions keys = (options.key_positions.given() ? options.key_positions : positions::from(0))
                              .resolve(shape.key_tokens, "key");
   const positions queries =
@@ -192,7 +201,8 @@ inline void check_scale(double scale) {
 
 /// The shapes of the tensors of a call. \throws std::invalid_argument when they do not fit one another.
 template <class Q, class K, class V>
-[[nodiscard]] attention_shape shape_of(const heads_view<Q>& q, const heads_view<K>& k, const heads_view<V>& v) {
+[[nodiscard]] attention_shape shape_of(const heads_view<Q>& q, const heads_view<K>& k,
+                                       const heads_view<V>& v) {
   check_view(q, "q"), check_view(k, "k"), check_view(v, "v");
   require(k.heads == v.heads, "attention: k has ", k.heads, " heads, v has ", v.heads);
   require(q.head_dim == k.head_dim, "attention: head_dim of q ", q.head_dim, " and of k ", k.head_dim,
@@ -211,17 +221,18 @@ template <class Q, class K, class V>
 class attention_matrices {
  public:
   template <class A, class B, class C>
-  attention_matrices(const Eigen::MatrixBase<A>& q, const Eigen::MatrixBase<B>& k, const Eigen::MatrixBase<C>& v,
-                     const attention_options& options)
+  attention_matrices(const Eigen::MatrixBase<A>& q, const Eigen::MatrixBase<B>& k,
+                     const Eigen::MatrixBase<C>& v, const attention_options& options)
       : q_(q), k_(k), v_(v), heads_(options.heads), kv_heads_(options.kv_heads.value_or(options.heads)) {
     require(heads_ >= 1 && kv_heads_ >= 1, "attention: heads ", heads_, " and kv_heads ", kv_heads_,
             " must be positive");
     const auto check = [](const char* name, index_t columns, const char* option, index_t heads,
                           const std::optional<index_t>& head_dim) {
-      require(columns % heads == 0, "attention: ", name, " has ", columns, " columns, which is no multiple of ",
-              option, " = ", heads);
-      require(!head_dim || columns == heads * *head_dim, "attention: ", name, " has ", columns, " columns, not ",
-              option, " x width = ", heads, " x ", head_dim.value_or(0), " (is the option ", option, " right?)");
+      require(columns % heads == 0, "attention: ", name, " has ", columns,
+              " columns, which is no multiple of ", option, " = ", heads);
+      require(!head_dim || columns == heads * *head_dim, "attention: ", name, " has ", columns,
+              " columns, not ", option, " x width = ", heads, " x ", head_dim.value_or(0), " (is the option ",
+              option, " right?)");
     };
     check("q", q.cols(), "heads", heads_, options.head_dim);
     check("k", k.cols(), "kv_heads", kv_heads_, options.head_dim);
@@ -262,7 +273,8 @@ void check_output(const attention_shape& shape, const heads_view<Q>& q, const he
   require(!overlap(out, q) && !overlap(out, k) && !overlap(out, v), "output overlaps q, k or v in memory");
   if (log_sum_exp.data == nullptr) return;
   require(log_sum_exp.tokens == shape.query_tokens && log_sum_exp.heads == shape.heads, "log_sum_exp is ",
-          log_sum_exp.tokens, " x ", log_sum_exp.heads, ", needed is ", shape.query_tokens, " x ", shape.heads);
+          log_sum_exp.tokens, " x ", log_sum_exp.heads, ", needed is ", shape.query_tokens, " x ",
+          shape.heads);
   const heads_view<L> rows = as_rows(log_sum_exp);
   check_disjoint_rows(rows, "log_sum_exp");
   require(!overlap(rows, q) && !overlap(rows, k) && !overlap(rows, v) && !overlap(rows, out),

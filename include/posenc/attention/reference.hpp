@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <optional>
 #include <span>
@@ -25,6 +26,7 @@
 
 #include <Eigen/Core>
 
+#include <posenc/attention/batch.hpp>
 #include <posenc/attention/options.hpp>
 #include <posenc/detail/floating.hpp>
 #include <posenc/detail/scalar.hpp>
@@ -64,7 +66,8 @@ struct work_of<S, S, S> {
   using type = working_t<S>;
 };
 template <class Q, class K, class V>
-using work_of_t = typename work_of<std::remove_const_t<Q>, std::remove_const_t<K>, std::remove_const_t<V>>::type;
+using work_of_t =
+    typename work_of<std::remove_const_t<Q>, std::remove_const_t<K>, std::remove_const_t<V>>::type;
 
 /// Σ_c a_c·b_c
 template <class Sum, class A, class B>
@@ -205,8 +208,10 @@ void for_each_row(const heads_view<const Q>& q, const heads_view<const K>& k, co
   check_axes<E, Work>(call.query_positions, call.key_positions);
   if constexpr (has_bias_heads<E>) {
     const index_t made_for = encoding.bias_heads();
-    require(made_for == 0 || made_for == call.heads, "attention: a bias made for ", made_for, " heads, the option "
-            "heads says ", call.heads);
+    require(made_for == 0 || made_for == call.heads, "attention: a bias made for ", made_for,
+            " heads, the option "
+            "heads says ",
+            call.heads);
   }
   for (index_t kv_head = 0; kv_head < call.kv_heads; ++kv_head) {
     const auto keys = rotated_keys<Work>(k, encoding, call, kv_head);
@@ -233,7 +238,8 @@ template <class S, class Q, class K, class V, class E>
     for (std::size_t n = 0; n < softmax.seen.size(); ++n) {
       const std::span<const V> value = v(softmax.seen[n], head / call.group);
       const sum& weight = softmax.weights[n];
-      for (std::size_t c = 0; c < output.size(); ++c) output[c] += sum(weight * static_cast<sum>(static_cast<work>(value[c])));
+      for (std::size_t c = 0; c < output.size(); ++c)
+        output[c] += sum(weight * static_cast<sum>(static_cast<work>(value[c])));
       if constexpr (has_relative_value<E>) {
         const auto shift = encoding.relative_value(
             static_cast<int>(head), call.key_positions[softmax.seen[n]] - call.query_positions[i]);
@@ -255,12 +261,24 @@ template <class S, class Q, class K, class V, class E>
 [[nodiscard]] attention_result<S> result_of(const heads_view<const Q>& q, const heads_view<const K>& k,
                                             const heads_view<const V>& v, const E& encoding,
                                             const attention_options& options) {
-  return with_concrete(encoding, [&](const auto& one) {
+  return with_settled(encoding, options.context_length, [&](const auto& one) {
     using concrete = std::remove_cvref_t<decltype(one)>;
     static_assert(check_encoding<concrete, work_of_t<Q, K, V>>());
     check_embedded<concrete, work_of_t<Q, K, V>>(options.is_embedded);
     return attend<S>(q, k, v, one, resolve(options, q, k, v));
   });
+}
+
+/// Puts a result where the caller wants it.
+template <class O>
+void write(const attention_result<O>& result, const heads_view<O>& out,
+           const head_scalars_view<working_t<O>>& log_sum_exp) {
+  for (index_t i = 0; i < out.tokens; ++i)
+    for (index_t head = 0; head < out.heads; ++head) {
+      for (index_t c = 0; c < out.head_dim; ++c)
+        out(i, head)[static_cast<std::size_t>(c)] = result.output(i, head * out.head_dim + c);
+      if (log_sum_exp.data) log_sum_exp(i, head) = result.log_sum_exp(i, head);
+    }
 }
 
 }  // namespace detail
@@ -269,10 +287,8 @@ template <class S, class Q, class K, class V, class E>
 /// any types; the result has that of q.
 /// \throws std::invalid_argument, std::out_of_range
 template <class Q, class K, class V, class E>
-[[nodiscard]] attention_result<std::remove_const_t<Q>> attention_with_log_sum_exp(heads_view<Q> q, heads_view<K> k,
-                                                                                  heads_view<V> v,
-                                                                                  const E& encoding,
-                                                                                  const attention_options& options) {
+[[nodiscard]] attention_result<std::remove_const_t<Q>> attention_with_log_sum_exp(
+    heads_view<Q> q, heads_view<K> k, heads_view<V> v, const E& encoding, const attention_options& options) {
   return detail::result_of<std::remove_const_t<Q>, std::remove_const_t<Q>, std::remove_const_t<K>,
                            std::remove_const_t<V>>(q, k, v, encoding, options);
 }
@@ -286,14 +302,29 @@ void attention_into(heads_view<Q> q, heads_view<K> k, heads_view<V> v, const E& 
                     std::type_identity_t<head_scalars_view<detail::working_t<O>>> log_sum_exp = {}) {
   detail::check_output(detail::shape_of(q, k, v), q, k, v, out, log_sum_exp);
   const attention_result<O> result =
-      detail::result_of<O, std::remove_const_t<Q>, std::remove_const_t<K>, std::remove_const_t<V>>(q, k, v, encoding,
-                                                                                                  options);
-  for (index_t i = 0; i < out.tokens; ++i)
-    for (index_t head = 0; head < out.heads; ++head) {
-      for (index_t c = 0; c < out.head_dim; ++c)
-        out(i, head)[static_cast<std::size_t>(c)] = result.output(i, head * out.head_dim + c);
-      if (log_sum_exp.data) log_sum_exp(i, head) = result.log_sum_exp(i, head);
-    }
+      detail::result_of<O, std::remove_const_t<Q>, std::remove_const_t<K>, std::remove_const_t<V>>(
+          q, k, v, encoding, options);
+  detail::write(result, out, log_sum_exp);
+}
+
+/// Several sequences of different lengths and positions in one call, all with the same encoding. Nothing is written
+/// when it throws.
+/// \throws std::invalid_argument, std::out_of_range; also where a sequence writes what another reads or writes
+template <class Q, class K, class V, class O, class E>
+void attention_batch(std::span<const attention_sequence<Q, K, V, O>> sequences, const E& encoding) {
+  for (const auto& s : sequences)
+    detail::check_output(detail::shape_of(s.q, s.k, s.v), s.q, s.k, s.v, s.out, s.log_sum_exp);
+  detail::check_apart(sequences);
+  std::vector<attention_result<O>> results;
+  for (const auto& s : sequences)
+    results.push_back(detail::result_of<O, Q, K, V>(s.q, s.k, s.v, encoding, s.options));
+  for (std::size_t n = 0; n < sequences.size(); ++n)
+    detail::write(results[n], sequences[n].out, sequences[n].log_sum_exp);
+}
+
+template <class Q, class K, class V, class O, class E>
+void attention_batch(const std::vector<attention_sequence<Q, K, V, O>>& sequences, const E& encoding) {
+  reference::attention_batch(std::span<const attention_sequence<Q, K, V, O>>(sequences), encoding);
 }
 
 /// Attention over matrices of tokens × (heads·head_dim), with its log-sum-exp. Column-major matrices and
@@ -330,9 +361,11 @@ void scores_into(heads_view<Q> q, heads_view<K> k, const E& encoding, const atte
   detail::require(out.heads == call.heads && out.queries == call.query_tokens && out.keys == call.key_tokens,
                   "scores_into: ", out.heads, " x ", out.queries, " x ", out.keys, " given, needed is ",
                   call.heads, " x ", call.query_tokens, " x ", call.key_tokens);
+  detail::require(out.data != nullptr || out.heads * out.queries * out.keys == 0,
+                  "scores_into: no memory behind ", out.heads, " x ", out.queries, " x ", out.keys);
   std::vector<T> values(static_cast<std::size_t>(call.heads * call.query_tokens * call.key_tokens),
                         stage == score_stage::weights ? T(0) : static_cast<T>(detail::minus_infinity<sum>()));
-  detail::with_concrete(encoding, [&](const auto& one) {
+  detail::with_settled(encoding, options.context_length, [&](const auto& one) {
     using concrete = std::remove_cvref_t<decltype(one)>;
     static_assert(detail::check_encoding<concrete, work>());
     detail::check_embedded<concrete, work>(options.is_embedded);

@@ -22,7 +22,7 @@ namespace posenc::inline v0_2::detail {
 
 /// The key rows that bound what one query row sees, decided by rows alone.
 struct visible_rows {
-  row_range inside{};  ///< nothing outside is seen: documents and row ranges
+  row_range inside{};   ///< nothing outside is seen: documents and row ranges
   row_range ordered{};  ///< what a mask by row leaves; the mask by position comes on top
   row_range block{};    ///< rows of the query's block, seen whatever the mask; empty for none
 };
@@ -43,6 +43,11 @@ class key_visibility {
         first_query_row_(first_query_row.value_or(key_tokens - query_tokens)),
         query_tokens_(query_tokens),
         key_tokens_(key_tokens) {
+    require(first_query_row_ >= -position_limit && first_query_row_ <= position_limit,
+            "attention: first_query_row ", first_query_row_, " is beyond ±(2^62 − 1)");
+    // Kernels know no limit beyond that of positions.
+    for (std::optional<position>* const bound : {&window_.lookback, &window_.lookahead})
+      if (*bound && **bound > position_limit) bound->reset();
     if (!visible_.empty()) check_parts(heads);
   }
 
@@ -59,8 +64,8 @@ class key_visibility {
   /// True when rows() says anything: a mask by row, documents, ranges or blocks.
   [[nodiscard]] bool limits_rows() const noexcept {
     if (mask_ == causal_from_first || mask_ == causal_to_last) return true;
-    return !visible_.empty() && (!visible_.parts().key_documents.empty() || !visible_.parts().ranges.empty() ||
-                                 !visible_.parts().blocks.empty());
+    return !visible_.empty() && (!visible_.parts().key_documents.empty() ||
+                                 !visible_.parts().ranges.empty() || !visible_.parts().blocks.empty());
   }
   /// True when some score has to be looked at alone: a tree, a dense mask or bias, a function.
   [[nodiscard]] bool needs_elements() const noexcept {
@@ -77,13 +82,14 @@ class key_visibility {
     visible_rows result{{0, key_tokens_}, {0, key_tokens_}, {}};
     if (mask_ == causal_from_first) result.ordered.end = (std::min)(i + 1, key_tokens_);
     if (mask_ == causal_to_last)
-      result.ordered.end = (std::clamp)(i + 1 + key_tokens_ - query_tokens_, index_t{0}, key_tokens_);
+      result.ordered.end = (std::clamp)(key_row_of(i) + 1, index_t{0}, key_tokens_);
     if (visible_.empty()) return result;
     const visibility_parts& p = visible_.parts();
     if (!p.key_documents.empty()) result.inside = document_of(i);
     if (!p.ranges.empty()) {
       const row_range& range = p.ranges[static_cast<std::size_t>(i)];
-      result.inside = {(std::max)(result.inside.begin, range.begin), (std::min)(result.inside.end, range.end)};
+      result.inside = {(std::max)(result.inside.begin, range.begin),
+                       (std::min)(result.inside.end, range.end)};
     }
     if (!p.blocks.empty()) {
       const index_t row = key_row_of(i);
@@ -147,8 +153,7 @@ class key_visibility {
     const auto after = std::upper_bound(starts.begin(), starts.end(), row);
     if (after == starts.begin()) return {};
     const auto document = static_cast<std::size_t>(after - starts.begin()) - 1;
-    const index_t end =
-        document + 1 < p.key_documents.size() ? p.key_documents[document + 1] : key_tokens_;
+    const index_t end = document + 1 < p.key_documents.size() ? p.key_documents[document + 1] : key_tokens_;
     return {p.key_documents[document], (std::max)(end, p.key_documents[document])};
   }
 
@@ -158,14 +163,15 @@ class key_visibility {
       require(start <= key_tokens_, "documents: a start at key row ", start, " of ", key_tokens_);
     for (const index_t start : p.query_documents)
       require(start <= query_tokens_, "documents: a start at query row ", start, " of ", query_tokens_);
-    require(p.ranges.empty() || static_cast<index_t>(p.ranges.size()) == query_tokens_, "row_ranges: ",
-            p.ranges.size(), " ranges for ", query_tokens_, " query rows");
+    require(p.ranges.empty() || static_cast<index_t>(p.ranges.size()) == query_tokens_,
+            "row_ranges: ", p.ranges.size(), " ranges for ", query_tokens_, " query rows");
     for (std::size_t n = 1; n < p.blocks.size(); ++n)
       require(p.blocks[n].begin >= p.blocks[n - 1].end, "blocks: [", p.blocks[n].begin, ", ", p.blocks[n].end,
               ") overlaps or precedes [", p.blocks[n - 1].begin, ", ", p.blocks[n - 1].end, ")");
     if (!p.tree.empty()) {
       require(static_cast<index_t>(p.tree.size()) == query_tokens_ * p.tree_words, "draft_tree: bits for ",
-              static_cast<index_t>(p.tree.size()) / p.tree_words, " query rows, the call has ", query_tokens_);
+              static_cast<index_t>(p.tree.size()) / p.tree_words, " query rows, the call has ",
+              query_tokens_);
       require(p.drafts <= key_tokens_, "draft_tree: ", p.drafts, " drafts among ", key_tokens_, " keys");
     }
     check_dense(p.mask, heads, "dense_mask");

@@ -82,7 +82,7 @@ struct rung {
   return {floor, std::is_eq(power_of(floor) <=> target)};
 }
 
-/// The magnitude of a distance; the most negative one included.
+/// |distance|; the most negative one included.
 [[nodiscard]] constexpr std::uint64_t magnitude_of(position distance) noexcept {
   const auto bits = static_cast<std::uint64_t>(distance);
   return distance < 0 ? std::uint64_t{0} - bits : bits;

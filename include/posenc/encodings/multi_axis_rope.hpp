@@ -2,12 +2,12 @@
 /// \file
 /// RoPE over several axes: door *rotate*. Each pair of channels follows one axis: time, height or width.
 ///
-///     pair p of a token at (t, h, w) turns by  place[axis_of_pair[p]]·w_p
+///     pair p of a token at (t, h, w) rotates by  place[axis_of_pair[p]]·w_p
 ///
 /// Attention knows tokens by their index in the sequence, so that causality and windows mean what they always
 /// mean. Where a token stands on each axis belongs to the call (positions::on_axes), so that one encoding serves
 /// all sequences; or it is a table inside the encoding. A token without a place of its own is text: all its axes
-/// are equal, and it is turned exactly as by one-axis rope.
+/// are equal, and it is rotated exactly as by one-axis rope.
 ///
 /// | family | ladder | axes | pairing |
 /// |---|---|---|---|
@@ -33,7 +33,7 @@
 
 namespace posenc::inline v0_2 {
 
-/// The three ways in which vision towers turn by row and column.
+/// The three ways in which vision towers rotate by row and column.
 enum class vision_form : unsigned char {
   restarting,   ///< Qwen-VL towers, ggml VISION
   alternating,  ///< Pixtral
@@ -42,7 +42,7 @@ enum class vision_form : unsigned char {
 };
 
 /// Where the patches of a Llama-4 vision tower stand: rows × columns patches counted from 1, then the class
-/// token, which does not turn.
+/// token, which does not rotate.
 [[nodiscard]] inline std::vector<axis_positions> llama4_patch_positions(index_t rows, index_t columns) {
   std::vector<axis_positions> table = patch_positions(rows, columns);
   for (axis_positions& patch : table) ++patch[height_axis], ++patch[width_axis];
@@ -119,7 +119,7 @@ class multi_axis_rope {
     return result;
   }
 
-  /// Door *rotate*: turns the query or key of token `token`, in place.
+  /// Door *rotate*: rotates the query or key of token `token`, in place.
   /// \throws std::out_of_range for a token outside the table of a vision tower.
   template <class S>
   void rotate(std::span<S> head, position token) const {

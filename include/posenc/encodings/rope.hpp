@@ -2,8 +2,8 @@
 /// \file
 /// Rotary position embedding (RoPE): door *rotate*.
 ///
-/// Channels are taken in pairs and pair p of a query or key at position i is turned by the angle i·w_p, so
-/// that the dot product of a turned query and a turned key depends on the distance alone: R(i)ᵀR(j) = R(j−i).
+/// Channels are taken in pairs and pair p of a query or key at position i is rotated by the angle i·w_p, so
+/// that the dot product of a rotated query and a rotated key depends on the distance alone: R(i)ᵀR(j) = R(j−i).
 ///
 ///     (a, b) → ( a·cos φ − b·sin φ,  a·sin φ + b·cos φ ) · m,    φ = i·w_p,   w_p = θ^(−2p/r)
 ///
@@ -46,17 +46,18 @@ enum class angle_mode : unsigned char {
 /// What a RoPE is, before any context extension.
 struct rope_options {
   index_t head_dim = 0;  ///< channels of a head
-  std::optional<index_t>
-      rotary_dim{};           ///< r: how many of them turn, even; all from rotary_offset on if not given
-  index_t rotary_offset = 0;  ///< the first channel that turns (DeepSeek's MLA turns the tail of the head)
-  double base = 10'000.0;     ///< θ, "rope_theta"
-  required<posenc::pairing>
-      pairing;  ///< which channels pair up; comes with the weights, so there is no default
+  /// r: how many of them rotate, even; all from rotary_offset on if not given.
+  std::optional<index_t> rotary_dim{};
+  /// The first channel that rotates (DeepSeek's MLA rotates the tail of the head).
+  index_t rotary_offset = 0;
+  double base = 10'000.0;  ///< θ, "rope_theta"
+  /// Which channels pair up; comes with the weights, so there is no default.
+  required<posenc::pairing> pairing;
   angle_mode angles = angle_mode::exact;
 };
 
 namespace detail {
-/// The rotary width of the options, all checked. \throws std::invalid_argument
+/// The rotary_dim of the options, all checked. \throws std::invalid_argument
 [[nodiscard]] inline index_t checked_rotary_dim(const rope_options& options) {
   const index_t d = options.head_dim, offset = options.rotary_offset;
   require(d >= 1, "rope: head_dim ", d, " is not positive");
@@ -88,27 +89,27 @@ inline void set_ladder(rotation& target, const frequency_ladder<long double>& la
 }
 }  // namespace detail
 
-/// RoPE with any scaling. T is the precision of cos and sin; heads of any scalar can be turned.
+/// RoPE with any scaling. T is the precision of cos and sin; heads of any scalar can be rotated.
 ///
-///     posenc::rope<float> plain{{.head_dim = 128, .base = 500'000.0, .pairing =
-///     posenc::pairing::half_split}}; posenc::rope<float> longer{{.head_dim = 128, .pairing =
-///     posenc::pairing::half_split},
+///     posenc::rope<float> plain{{.head_dim = 128, .base = 500'000.0, .pairing = posenc::pairing::half_split}};
+///     posenc::rope<float> longer{{.head_dim = 128, .pairing = posenc::pairing::half_split},
 ///                                posenc::yarn{.factor = 4.0, .original_context = 32'768}};
 template <std::floating_point T>
 class rope {
  public:
-  /// \param scaling a context-extension scheme (rope/scaling.hpp) or a user's own; see the concept
-  /// rope_scaling. \param context_length how many tokens the sequence has, for schemes that depend on it
-  /// (dynamic NTK, LongRoPE): decided
-  ///        once per sequence by the caller, never changed behind anyone's back.
+  /// \param scaling a context-extension scheme (rope/scaling.hpp) or a user's own; see the concept rope_scaling
+  /// \param context_length tokens of the sequence, for schemes that depend on it (dynamic NTK, LongRoPE): the
+  /// caller decides once per sequence
   /// \throws std::invalid_argument when the options or the scaling mean nothing.
   template <rope_scaling Scaling = no_scaling>
   explicit rope(const rope_options& options, const Scaling& scaling = {},
                 std::optional<position> context_length = std::nullopt) {
     const index_t r = detail::checked_rotary_dim(options);
     const rotary_shape shape{options.head_dim, r, options.base};
-    rotation_ = {
-        .head_dim = options.head_dim, .offset = options.rotary_offset, .rotary_dim = r, .pairing = options.pairing};
+    rotation_ = {.head_dim = options.head_dim,
+                 .offset = options.rotary_offset,
+                 .rotary_dim = r,
+                 .pairing = options.pairing};
     if (r == 0) return;
     set_ladder(scaling.template ladder<long double>(shape, context_length));
     if (options.angles == angle_mode::framework_float32)
@@ -125,7 +126,7 @@ class rope {
     return result;
   }
 
-  /// Door *rotate*: turns a query or key of head_dim channels at position `p`, in place.
+  /// Door *rotate*: rotates a query or key of head_dim channels at position `p`, in place.
   template <class S>
   void rotate(std::span<S> head, position p) const {
     rotation_.template apply<T>(head, p, rotation_side::query);

@@ -126,7 +126,7 @@ class sinusoidal {
   }
 
   /// The linear map that moves every position by k: PE(i + k) = shift_matrix(k) · PE(i) for all i (column
-  /// vectors, padding_position aside). It turns each (sin, cos) pair by k·w_p,
+  /// vectors, padding_position aside). It rotates each (sin, cos) pair by k·w_p,
   ///
   ///     ( sin, cos ) → ( cos(k·w)·sin + sin(k·w)·cos,  −sin(k·w)·sin + cos(k·w)·cos ),
   ///
@@ -158,6 +158,8 @@ class sinusoidal {
     return {pair, pairs() + pair};
   }
 
+  /// The fraction of a turn that each pair makes per token.
+  [[nodiscard]] std::span<const phase> phases() const noexcept { return phase_per_token_; }
   /// w_p, radians per token.
   [[nodiscard]] std::span<const double> inv_freq() const noexcept { return inv_freq_; }
   [[nodiscard]] index_t pairs() const noexcept { return static_cast<index_t>(inv_freq_.size()); }

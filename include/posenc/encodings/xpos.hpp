@@ -48,13 +48,13 @@ class xpos {
     rotation_.growth_origin = options.origin;
   }
 
-  /// Door *rotate*: turns a query at position `p`, in place.
+  /// Door *rotate*: rotates a query at position `p`, in place.
   template <class S>
   void rotate_query(std::span<S> head, position p) const {
     rotation_.template apply<T>(head, p, rotation_side::query);
   }
 
-  /// Door *rotate*: turns a key at position `p`, in place.
+  /// Door *rotate*: rotates a key at position `p`, in place.
   template <class S>
   void rotate_key(std::span<S> head, position p) const {
     rotation_.template apply<T>(head, p, rotation_side::key);

@@ -6,19 +6,17 @@
 ///     #define POSENC_FUSED_IMPLEMENTATION
 ///     #include <posenc/fused/dispatch.hpp>
 ///
-/// and is linked with Highway's library (CMake: posenc::fused_dispatch). Every fused problem of the program then
+/// and is linked with Highway's library (CMake: posenc::fused_dispatch). Every fused call of the program then
 /// takes these kernels, whatever flags its own translation unit has; fused::target_name() names them. Before
-/// any problem, hwy::SetSupportedTargetsForTest or Highway's own means may narrow the choice.
+/// the first call, hwy::SetSupportedTargetsForTest or Highway's own means may narrow the choice.
 ///
-/// Not to be included behind <posenc/fused.hpp>, which may have compiled one of the targets
-/// already; the other order is fine.
+/// Include it before <posenc/fused.hpp>, which may otherwise have compiled one of the targets already.
 #pragma once
 
 #if defined(POSENC_FUSED_IMPLEMENTATION)
 
 #if defined(POSENC_FUSED_ENTRY_INL_HPP)
-#error \
-    "posenc: include <posenc/fused/dispatch.hpp> before <posenc/fused.hpp>, best in a .cpp of its own"
+#error "posenc: include <posenc/fused/dispatch.hpp> before <posenc/fused.hpp>, best in a .cpp of its own"
 #endif
 
 #include <posenc/fused/highway.hpp>

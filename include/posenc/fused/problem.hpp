@@ -1,53 +1,75 @@
 // SPDX-License-Identifier: MIT
 /// \file
-/// What the fused kernels are given: one attention problem as plain numbers and pointers. Kernels know no
-/// encoding types; lowering.hpp rotary encodings into this.
+/// What the fused kernels get: one attention call as plain numbers and pointers. Kernels know no encoding types and no
+/// options; lower/ makes this of those. A problem is a plain value: a plan keeps it without pointers to tensors and
+/// scratch, and each run fills them in.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include <Eigen/Core>
+
 #include <posenc/attention/options.hpp>
 #include <posenc/positions.hpp>
 #include <posenc/rope/rotation.hpp>
 
-namespace posenc::inline v0_2::detail::fused_problem {
+namespace posenc::inline v0_2 {
 
-/// How numbers are stored; they are computed in float.
+namespace fused {
+
+/// How the numbers of a tensor are stored; they are computed in float.
 enum class storage : unsigned char { float32, bfloat16, float16 };
 
+}  // namespace fused
+
+namespace detail::fused_problem {
+using fused::storage;
+
+template <class S>
+inline constexpr bool is_storable =
+    std::is_same_v<S, float> || std::is_same_v<S, Eigen::bfloat16> || std::is_same_v<S, Eigen::half>;
+
+template <class S>
+inline constexpr storage storage_of = std::is_same_v<S, Eigen::bfloat16> ? storage::bfloat16
+                                      : std::is_same_v<S, Eigen::half>   ? storage::float16
+                                                                         : storage::float32;
+
 [[nodiscard]] constexpr index_t bytes_of(storage type) noexcept { return type == storage::float32 ? 4 : 2; }
+[[nodiscard]] constexpr const char* name_of(storage type) noexcept {
+  return type == storage::float32 ? "float" : type == storage::bfloat16 ? "bfloat16" : "half";
+}
 
-/// tokens × heads × channels in foreign memory; strides in elements.
-struct tensor {
-  const void* data = nullptr;
+/// |stride|; one less where it is negative, so that it always fits.
+[[nodiscard]] constexpr index_t width_of_stride(index_t stride) noexcept {
+  return stride < 0 ? -(stride + 1) : stride;
+}
+
+/// tokens × heads × channels in foreign memory; strides in elements. Byte is char or const char.
+template <class Byte>
+struct basic_tensor {
+  Byte* data = nullptr;
   storage type = storage::float32;
   index_t token_stride = 0;
   index_t head_stride = 0;
 
-  [[nodiscard]] const char* row(index_t token, index_t head) const noexcept {
-    return static_cast<const char*>(data) + (token * token_stride + head * head_stride) * bytes_of(type);
+  [[nodiscard]] Byte* row(index_t token, index_t head) const noexcept {
+    return data + (token * token_stride + head * head_stride) * bytes_of(type);
   }
 };
+using tensor = basic_tensor<const char>;
+using output_tensor = basic_tensor<char>;
 
-/// The same for what is written.
-struct output_tensor {
-  void* data = nullptr;
-  storage type = storage::float32;
-  index_t token_stride = 0;
-  index_t head_stride = 0;
-
-  [[nodiscard]] char* row(index_t token, index_t head) const noexcept {
-    return static_cast<char*>(data) + (token * token_stride + head * head_stride) * bytes_of(type);
-  }
-};
-
-/// The positions of the rows of a tensor: a run from `first`, or one each.
+/// The positions of the rows of a tensor: a run from `first`, or one each; and places on axes where they are given.
 struct row_positions {
   position first = 0;
   const position* each = nullptr;
+  const axis_positions* places = nullptr;
 
   [[nodiscard]] position operator[](index_t row) const noexcept { return each ? each[row] : first + row; }
+  [[nodiscard]] const axis_positions* place(index_t row) const noexcept {
+    return places ? places + row : nullptr;
+  }
 
   /// True when `count` rows from `row` on stand on consecutive positions.
   [[nodiscard]] bool is_run(index_t row, index_t count) const noexcept {
@@ -56,6 +78,18 @@ struct row_positions {
       if (each[row + n] != each[row] + n) return false;
     return true;
   }
+};
+
+/// Key rows [begin, end) on consecutive positions.
+struct key_run {
+  index_t begin = 0, end = 0;
+  position first = 0;  ///< position of row `begin`
+};
+
+/// The key rows that one query row sees, as far as rows and order decide: [base) under mask and window, [open)
+/// whatever the mask.
+struct row_bounds {
+  row_range base{}, open{};
 };
 
 /// A bias that depends on head and distance δ = query − key alone.
@@ -68,20 +102,24 @@ struct distance_bias {
   form kind = form::none;
   const double* behind = nullptr;
   const double* ahead = nullptr;
-  const float* values = nullptr;  ///< times log2 e already
+  const float* values = nullptr;  ///< times score_unit already
   index_t stride = 0;
   position first = 0, last = 0;
 };
 
-/// What an encoding could not be lowered to: callbacks back into it, element by element or row by row.
+/// What an encoding could not be lowered to: calls back into it, element by element or row by row.
 struct encoding_callbacks {
   const void* encoding = nullptr;
-  void (*rotate)(const void*, float* head, index_t channels, position, rotation_side) = nullptr;
+  void (*rotate)(const void*, float* head, index_t channels, position, const axis_positions*,
+                 rotation_side) = nullptr;
   float (*bias)(const void*, index_t head, position query, position key) = nullptr;
   void (*relative_key)(const void*, index_t head, position offset, float* row, index_t channels) = nullptr;
   void (*relative_value)(const void*, index_t head, position offset, float* row, index_t channels) = nullptr;
-  double (*scale)(const void*, position query) = nullptr;
+  double (*scale)(const void*, index_t head, position query) = nullptr;
 };
+
+/// Scores carry a factor ½·log2 e: exponentials are to base 2, and the half keeps every finite bias of float finite.
+inline constexpr double score_unit = 0.5 * 1.4426950408889634;
 
 /// One sequence's attention. Everything is validated before.
 struct attention_problem {
@@ -93,16 +131,29 @@ struct attention_problem {
   index_t query_tokens = 0, key_tokens = 0;
   index_t heads = 1, kv_heads = 1, group = 1;
   index_t head_dim = 0, value_dim = 0;
+  /// The heads of a token lie side by side in k and v. Known before the tensors are: tasks are cut by it.
+  bool token_major = true;
   double scale = 1, softcap = 0;
+  const double* head_scales = nullptr;  ///< in place of scale
   const double* sinks = nullptr;
 
   row_range valid_queries{}, valid_keys{};
   row_positions queries{}, keys{};
-  bool keys_ascend = true;  ///< key positions never decrease, so that what a query sees is a range of rows
-  position farthest_behind = no_limit, farthest_ahead = no_limit;
+  /// The valid keys as runs of consecutive positions; null where they are scattered, and stand one by one.
+  const key_run* runs = nullptr;
+  index_t run_count = 0;
+
+  position farthest_behind = no_limit, farthest_ahead = no_limit;  ///< mask by position and window
+  position window_behind = no_limit, window_ahead = no_limit;      ///< the window alone, for open rows
+  position chunk = 0;                  ///< chunks of so many positions see themselves only; 0 for none
+  const row_bounds* bounds = nullptr;  ///< of each query row; null where rows decide nothing
+  const visibility_parts* elements =
+      nullptr;  ///< tree, dense mask and bias, function; null where there are none
 
   const rotation* rotary = nullptr;  ///< null where nothing rotates or callbacks.rotate does it
-  bool keys_are_rotated = false;    ///< k holds rotated keys; only q rotary
+  bool keys_are_rotated = false;     ///< k holds rotated keys; only q rotates
+  /// R(j0 + t) = R(j0)·R(t) for all tokens here, so that kernels may split positions as they like.
+  bool splits_positions = false;
   distance_bias bias{};
   encoding_callbacks callbacks{};
 
@@ -113,10 +164,33 @@ struct attention_problem {
     return distance < -no_limit ? -no_limit : distance < no_limit ? distance : no_limit;
   }
 
-  [[nodiscard]] bool sees(position query, position key) const noexcept {
+  [[nodiscard]] double scale_of(index_t head) const noexcept {
+    return head_scales ? head_scales[head] : scale;
+  }
+
+  /// Mask, window and chunk by position.
+  [[nodiscard]] bool sees_position(position query, position key) const noexcept {
     const position behind = query - key;
     return (farthest_behind == no_limit || behind <= farthest_behind) &&
-           (farthest_ahead == no_limit || -behind <= farthest_ahead);
+           (farthest_ahead == no_limit || -behind <= farthest_ahead) &&
+           (chunk == 0 || chunk_begin(query, chunk) == chunk_begin(key, chunk));
+  }
+  [[nodiscard]] bool sees_window(position query, position key) const noexcept {
+    const position behind = query - key;
+    return (window_behind == no_limit || behind <= window_behind) &&
+           (window_ahead == no_limit || -behind <= window_ahead);
+  }
+  /// All but `elements`.
+  [[nodiscard]] bool sees(index_t query_row, index_t key_row) const noexcept {
+    const position query = queries[query_row], key = keys[key_row];
+    if (!bounds) return sees_position(query, key);
+    const row_bounds& b = bounds[query_row];
+    if (key_row >= b.open.begin && key_row < b.open.end && sees_window(query, key)) return true;
+    return key_row >= b.base.begin && key_row < b.base.end && sees_position(query, key);
+  }
+  /// True where some score has to be looked at alone.
+  [[nodiscard]] bool has_elements() const noexcept {
+    return elements != nullptr || callbacks.bias != nullptr;
   }
 };
 
@@ -129,8 +203,10 @@ struct task_plan {
   index_t head_chunks = 1;    ///< tasks the heads of one KV head are spread over
   index_t tiles = 0;          ///< query tiles (prefill) or key splits (decode)
   index_t split = 0;          ///< keys of a split (decode)
+  row_range keys{};           ///< rows that some query may see (decode)
   index_t tasks = 0;          ///< of the main phase
   index_t merges = 0;         ///< tasks of the merging phase, 0 when nothing is split
+  index_t table_floats = 0;   ///< the table of R(t), at the start of what tasks share
   index_t shared_floats = 0;  ///< scratch shared by the tasks of this problem
   index_t worker_floats = 0;  ///< scratch of each worker
 };
@@ -144,4 +220,5 @@ struct kernel_table {
   void (*merge)(const attention_problem&, const task_plan&, float* shared, float* scratch, index_t task);
 };
 
-}  // namespace posenc::inline v0_2::detail::fused_problem
+}  // namespace detail::fused_problem
+}  // namespace posenc::inline v0_2

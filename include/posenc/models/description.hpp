@@ -31,7 +31,7 @@
 
 namespace posenc::inline v0_2 {
 
-/// The kinds of encoding that a model file can ask for.
+/// The kinds of encoding that a model file can describe.
 enum class encoding_kind : unsigned char { none, rope, alibi, t5_bias, learned_absolute, sinusoidal };
 
 /// The name of a kind as this library writes it.
@@ -161,13 +161,13 @@ struct model_description {
   std::vector<std::string> warnings{};            ///< what a person should know, a sentence each
 };
 
-/// True when the frequencies depend on the length of the sequence, so that make_rope must be told.
+/// True when the frequencies depend on the length of the sequence, so that make_rope needs it.
 [[nodiscard]] inline bool depends_on_length(const rope_description& description) noexcept {
   return depends_on_length(description.scaling);
 }
 
-/// The RoPE of a description. \param length of the sequence in tokens, for schemes that depend on it.
-/// For a multi-axis description this is its rotation of text.
+/// The RoPE of a description. For a multi-axis description this is its rotation of text.
+/// \param length of the sequence in tokens, for schemes that depend on it
 /// \throws std::invalid_argument when the numbers mean nothing or a length is needed and not given.
 template <std::floating_point T>
 [[nodiscard]] rope<T> make_rope(const rope_description& description,
@@ -190,7 +190,8 @@ template <std::floating_point T>
   return rope<T>::from_frequencies(description.options, ladder);
 }
 
-/// The multi-axis RoPE of a description. \param table where each token stands (axis_position_builder)
+/// The multi-axis RoPE of a description.
+/// \param table where each token stands (axis_position_builder)
 /// \param rope_delta token n beyond the table stands at n + rope_delta on every axis
 /// \throws std::invalid_argument when the description has one axis, else as make_rope does.
 template <std::floating_point T>
@@ -237,9 +238,10 @@ inline void check_ropes(const model_description& model) {
 
 }  // namespace detail
 
-/// The one rope of a model, or that of a layer. \param layer needed where layers differ.
+/// The one rope of a model, or that of a layer.
+/// \param layer needed where layers differ
 /// \throws std::invalid_argument, naming the encodings, when the model has several and no layer is given, or
-/// when what is asked for is no rope.
+/// when that encoding is no rope.
 [[nodiscard]] inline const encoding_description& rope_encoding(const model_description& model,
                                                                std::optional<index_t> layer = std::nullopt) {
   if (layer) {

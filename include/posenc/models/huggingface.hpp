@@ -51,7 +51,8 @@ namespace posenc::inline v0_2 {
   return detail::huggingface::reader(config, options, what).read();
 }
 
-/// The same from the text of a config.json, which is not trusted. \param what names the text in errors
+/// The same from the text of a config.json, which is not trusted.
+/// \param what names the text in errors
 /// \throws format_error also when it is no JSON, with the byte offset.
 [[nodiscard]] inline model_description parse_huggingface(std::string_view text,
                                                          const huggingface_options& options = {},
@@ -77,9 +78,9 @@ struct load_rope_options {
 };
 
 /// The RoPE of a config.json, ready to use. The pairing, the widths and the scaling are in it; the softmax
-/// scale and the windows are not (they belong to attention_options): read_huggingface has them. \throws
-/// format_error, std::invalid_argument: see read_huggingface; also when layers differ and none is chosen, or
-/// the model does not rotate.
+/// scale and the windows are not (they belong to attention_options): read_huggingface has them.
+/// \throws format_error, std::invalid_argument: see read_huggingface; also when layers differ and none is chosen,
+/// or the model does not rotate.
 template <std::floating_point T>
 [[nodiscard]] rope<T> load_rope(const std::filesystem::path& path, const load_rope_options& options = {}) {
   const model_description model = read_huggingface(path, options.reading);

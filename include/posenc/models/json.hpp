@@ -91,7 +91,8 @@ class json_builder {
 
 }  // namespace detail
 
-/// Parses JSON text that is not trusted. \param what names the text in the sentences of errors.
+/// Parses JSON text that is not trusted.
+/// \param what names the text in the sentences of errors
 /// \throws format_error with the byte offset or the key when it is no JSON, nests too deep or repeats a key.
 [[nodiscard]] inline nlohmann::json parse_json(std::string_view text, std::string_view what = "JSON") {
   nlohmann::json root;
@@ -121,7 +122,7 @@ namespace detail {
   return text;
 }
 
-/// The file that keys are read from, for sentences, and the keys that somebody asked for, with their paths
+/// The file that keys are read from, for sentences, and the keys that have been read, with their paths
 /// ("rope_scaling.factor").
 struct key_log {
   std::string file{};
@@ -133,7 +134,7 @@ class json_object {
  public:
   using json = nlohmann::json;
 
-  /// \param log where the names of keys are noted that are asked for; nullptr: nowhere
+  /// \param log where the names of keys that are read are noted; nullptr: nowhere
   /// \throws format_error unless `value` is an object.
   json_object(const json& value, std::string path, key_log* log = nullptr)
       : value_(&value), path_(std::move(path)), log_(log) {
@@ -141,7 +142,7 @@ class json_object {
   }
 
   [[nodiscard]] const json& raw() const noexcept { return *value_; }
-  /// The keys with a value other than null that nobody has asked for.
+  /// The keys with a value other than null that nobody has read.
   [[nodiscard]] std::vector<std::string> unread() const {
     std::vector<std::string> names;
     for (const auto& [key, value] : value_->items())

@@ -3,8 +3,8 @@
 /// safetensors, the weight file of Hugging Face: a length, a JSON header, then the tensors one after the
 /// other.
 ///
-///     const posenc::safetensors_file file = posenc::read_safetensors("model.safetensors");  // the header
-///     only const auto table = posenc::read_tensor_matrix(file, "embeddings.position_embeddings.weight");
+///     const posenc::safetensors_file file = posenc::read_safetensors("model.safetensors");  // the header only
+///     const auto table = posenc::read_tensor_matrix(file, "embeddings.position_embeddings.weight");
 ///
 ///     u64 n (little-endian)   n bytes of JSON: { name: { "dtype", "shape", "data_offsets": [begin, end] } }
 ///     data
@@ -80,7 +80,7 @@ class safetensors_header {
   using json = nlohmann::json;
   static constexpr std::size_t most_tensors = 200'000, most_metadata = 4096, most_extents = 16;
 
-  /// \param data_size bytes of the file behind the header, which ends at `data_offset`
+  /// \param data_size bytes of the file after the header, which ends at `data_offset`
   safetensors_header(safetensors_file& file, std::uint64_t data_offset, std::uint64_t data_size)
       : file_(file), data_offset_(data_offset), data_size_(data_size) {}
 

@@ -21,7 +21,7 @@ namespace posenc::inline v0_2 {
 
 namespace detail {
 
-/// The numbers of "name=1,other=2", each of which has to be asked for.
+/// The numbers of "name=1,other=2", each of which has to be read.
 class what_if_numbers {
  public:
   what_if_numbers(std::string_view scheme, std::string_view list) : scheme_(scheme) {
@@ -54,7 +54,7 @@ class what_if_numbers {
     require(value.has_value(), "scaling ", scheme_, " needs ", name);
     return *value;
   }
-  /// \throws std::invalid_argument when a number was given that nothing asked for.
+  /// \throws std::invalid_argument when a number was given that nothing reads.
   void done() const {
     require(numbers_.empty(), "scaling ", scheme_, " does not know ", numbers_.begin()->first, "; it knows ",
             known_.empty() ? "no numbers" : known_);

@@ -69,6 +69,17 @@ void rotate_checked(heads_view<S> heads, const E& encoding, const positions& whe
   }
 }
 
+/// Lets an encoding, and each part of a combination, throw what its rotation would.
+template <class E>
+void check_rotate(const E& encoding, index_t head_dim, position p) {
+  if constexpr (checks_rotate<E>) encoding.check_rotate(head_dim, p);
+}
+template <class A, class B>
+void check_rotate(const combined<A, B>& encoding, index_t head_dim, position p) {
+  check_rotate(encoding.first, head_dim, p);
+  check_rotate(encoding.second, head_dim, p);
+}
+
 template <class S, class E>
 [[nodiscard]] positions checked_heads(const heads_view<S>& heads, const E& encoding, const positions& where) {
   static_assert(rotates<E, S>, "posenc: rotate_heads needs an encoding that opens door rotate");
@@ -81,16 +92,21 @@ template <class S, class E>
   const positions resolved = where.resolve(heads.tokens, "rotate_heads");
   if constexpr (lowers_to_rotation<E>)
     for (index_t token = 0; token < heads.tokens; ++token) encoding.lowered().check_token(resolved[token]);
+  if (!heads.empty())
+    for (index_t token = 0; token < heads.tokens; ++token)
+      check_rotate(encoding, heads.head_dim, resolved[token]);
   return resolved;
 }
 
 }  // namespace detail
 
-/// Turns every head of a tensor in place; channels outside the rotary slice are not touched.
+/// Rotates every head of a tensor in place; channels outside the rotary slice are not touched.
 ///
 ///     posenc::rotate_heads(posenc::token_major(k, tokens, kv_heads, 128), rope, posenc::positions::from(0));
 ///
-/// \param side matters to xPos alone \throws std::invalid_argument when the shapes do not fit.
+/// \param side matters to xPos alone
+/// \throws std::invalid_argument when the shapes do not fit, std::out_of_range for a position that a table does not hold;
+/// nothing is written then
 template <class S, class E>
 void rotate_heads(heads_view<S> heads, const E& encoding, const positions& where,
                   rotation_side side = rotation_side::key) {
@@ -98,9 +114,9 @@ void rotate_heads(heads_view<S> heads, const E& encoding, const positions& where
   detail::rotate_checked(heads, encoding, resolved, side);
 }
 
-/// Turns every head of `from` into `to`, the channels outside the rotary slice copied. The two views are the
+/// Rotates every head of `from` into `to`, the channels outside the rotary slice copied. The two views are the
 /// same memory or do not overlap.
-/// \throws std::invalid_argument when the shapes do not fit or the memory overlaps in part.
+/// \throws std::invalid_argument when the shapes do not fit or the memory overlaps in part, std::out_of_range as above
 template <class S, class E>
 void rotate_heads(std::type_identity_t<heads_view<const S>> from, heads_view<S> to, const E& encoding,
                   const positions& where, rotation_side side = rotation_side::key) {
@@ -111,7 +127,7 @@ void rotate_heads(std::type_identity_t<heads_view<const S>> from, heads_view<S> 
 
 /// Moves rotated keys in a cache by `offset` tokens, in place (a context shift): the key of position j
 /// becomes the key of position j + offset. One more rotation by the offset, whatever the positions were, with
-/// attention factor 1: m is in the keys already. Channels that do not turn are not touched. Shifts add up, to
+/// attention factor 1: m is in the keys already. Channels that do not rotate are not touched. Shifts add up, to
 /// rounding; 16-bit keys lose a little each time (attention over unrotated keys has no such loss: there a
 /// shift is a change of integers).
 ///

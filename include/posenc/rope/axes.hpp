@@ -26,7 +26,7 @@ enum class axis_order : unsigned char {
   chunked,      ///< consecutive sections: Qwen2-VL, Qwen2.5-VL; ggml MROPE
   interleaved,  ///< t h w t h w …, what the sections of h and w do not reach goes to t: Qwen3-VL, Qwen3.5
   ggml_interleaved,  ///< the same, but what no section reaches goes to the fourth axis, which is 0 for text,
-                     ///< so that those pairs do not turn: ggml IMROPE
+                     ///< so that those pairs do not rotate: ggml IMROPE
   plane_then_time,   ///< sections of h, w and t: h w h w … as far as both reach, then t: Ernie-4.5-VL
 };
 

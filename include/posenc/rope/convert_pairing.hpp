@@ -4,7 +4,7 @@
 ///
 /// interleaved pairs (2p, 2p+1) and half_split pairs (p, p+r/2) differ by a fixed permutation of the rotary
 /// channels of each head. Permuting the rows of W_q and W_k (and their biases), or the vectors themselves,
-/// turns one into the other and leaves every score as it was, since q·k is a sum over channels. The converter
+/// makes one of the other and leaves every score as it was, since q·k is a sum over channels. The converter
 /// that writes llama weights into GGUF files does exactly this.
 #pragma once
 
@@ -35,7 +35,7 @@ struct pairing_conversion {
   required<pairing> to;    ///< how they are to be paired
 
   /// The permutation of one head: channel c of the result is channel source()[c] of the original. Channels
-  /// that do not turn stay where they are. \throws std::invalid_argument when the widths mean nothing.
+  /// that do not rotate stay where they are. \throws std::invalid_argument when the widths mean nothing.
   [[nodiscard]] std::vector<index_t> source() const {
     const index_t rotary = rotary_dim.value_or(head_dim - rotary_offset);
     detail::require(head_dim >= 1 && rotary_offset >= 0 && rotary >= 0 && rotary % 2 == 0 &&
@@ -92,7 +92,8 @@ void convert_pairing(std::span<S> head, const pairing_conversion& conversion) {
 
 /// Reorders the rows of projection weights inside each head, in place: heads·head_dim rows by any number of
 /// columns, as the frameworks store W_q and W_k; a bias is a matrix of one column. An Eigen::Map reaches
-/// foreign memory in any layout. \throws std::invalid_argument when the rows are no multiple of head_dim.
+/// foreign memory, whatever its strides.
+/// \throws std::invalid_argument when the rows are no multiple of head_dim
 template <class Matrix>
 requires std::derived_from<std::remove_cvref_t<Matrix>, Eigen::MatrixBase<std::remove_cvref_t<Matrix>>>
 void convert_weight_rows(Matrix&& weights, const pairing_conversion& conversion) {

@@ -13,7 +13,7 @@
 
 namespace posenc::inline v0_2 {
 
-/// What a scaling scheme is told about the rotary slice of a head.
+/// What a scaling scheme gets to know of the rotary slice of a head.
 struct rotary_shape {
   index_t head_dim = 0;
   index_t rotary_dim = 0;  ///< r, even; the denominator of the exponents (head_dim only for `proportional`)
@@ -87,12 +87,12 @@ template <std::floating_point Real>
 ///
 ///     struct my_scaling {
 ///       template <std::floating_point Real>
-///       posenc::frequency_ladder<Real> ladder(const posenc::rotary_shape&, std::optional<posenc::position>
-///       length) const;
+///       posenc::frequency_ladder<Real> ladder(const posenc::rotary_shape& shape,
+///                                             std::optional<posenc::position> length) const;
 ///     };
+///     posenc::rope<float> rope{{.head_dim = 64, .pairing = posenc::pairing::half_split}, my_scaling{}};
 ///
-/// A scheme that depends on the length throws std::invalid_argument when it is not told; the others ignore
-/// it.
+/// A scheme that depends on the length throws std::invalid_argument when it is not given; the others ignore it.
 template <class S>
 concept rope_scaling = requires(const S& scheme, const rotary_shape& shape, std::optional<position> length) {
   { scheme.template ladder<long double>(shape, length) } -> std::same_as<frequency_ladder<long double>>;

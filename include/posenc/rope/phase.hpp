@@ -36,7 +36,7 @@ struct cos_sin {
   T sin;
 };
 
-/// A fraction of a full turn, (hi·2^64 + lo) / 2^128: the phase of a rotation, or how far it turns per token.
+/// A fraction of a full turn, (hi·2^64 + lo) / 2^128: the phase of a rotation, or how far it rotates per token.
 /// Arithmetic wraps around at a whole turn, which is what phases do.
 struct phase {
   std::uint64_t hi = 0;

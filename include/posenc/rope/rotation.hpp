@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /// \file
 /// The plain description that every rotary encoding comes down to, and the one place where channels are
-/// turned.
+/// rotated.
 #pragma once
 
 #include <cmath>
@@ -32,7 +32,7 @@ enum class rotation_side : unsigned char { query, key };
 /// included. A plain value: encodings build it, the reference and the fused kernels read it.
 struct rotation {
   index_t head_dim = 0;
-  index_t offset = 0;  ///< the first rotary channel
+  index_t offset = 0;      ///< the first rotary channel
   index_t rotary_dim = 0;  ///< rotary channels, even
   posenc::pairing pairing = posenc::pairing::half_split;
   std::vector<phase> phase_per_token{};  ///< one per pair
@@ -107,7 +107,7 @@ struct rotation {
     return attention_factor * static_cast<double>(std::exp(side == rotation_side::query ? nepers : -nepers));
   }
 
-  /// Turns one pair of a head by an angle and multiplies it by m.
+  /// Rotates one pair of a head by an angle and multiplies it by m.
   template <std::floating_point T, class S>
   void turn_pair(std::span<S> head, index_t pair, const cos_sin<T>& angle, T m) const noexcept {
     using work = detail::working_t<S>;
@@ -131,7 +131,8 @@ struct rotation {
     check_head(static_cast<index_t>(head.size()));
     check_token(token);
     for (index_t pair = 0; pair < pairs(); ++pair)
-      turn_pair(head, pair, cos_sin_at<T>(pair, token), static_cast<T>(attention_factor_at(pair, token, side)));
+      turn_pair(head, pair, cos_sin_at<T>(pair, token),
+                static_cast<T>(attention_factor_at(pair, token, side)));
   }
 
   /// Rotates the head of a token that stands at `place` on the axes, in place.
@@ -140,18 +141,20 @@ struct rotation {
   void apply_on_axes(std::span<S> head, const axis_positions& place) const {
     check_head(static_cast<index_t>(head.size()));
     for (index_t pair = 0; pair < pairs(); ++pair)
-      turn_pair(head, pair, cos_sin_of_place<T>(pair, position_of(pair, place)), static_cast<T>(attention_factor));
+      turn_pair(head, pair, cos_sin_of_place<T>(pair, position_of(pair, place)),
+                static_cast<T>(attention_factor));
   }
 
   /// The position that pair `pair` sees of a place on the axes.
   [[nodiscard]] position position_of(index_t pair, const axis_positions& place) const noexcept {
-    return place[static_cast<std::size_t>(axis_of_pair.empty() ? 0 : axis_of_pair[static_cast<std::size_t>(pair)])];
+    return place[static_cast<std::size_t>(
+        axis_of_pair.empty() ? 0 : axis_of_pair[static_cast<std::size_t>(pair)])];
   }
 
  private:
   void check_head(index_t channels) const {
-    detail::require(channels == head_dim, "a head of ", channels, " channels given to a rotation of head_dim ",
-                    head_dim);
+    detail::require(channels == head_dim, "a head of ", channels,
+                    " channels given to a rotation of head_dim ", head_dim);
   }
 };
 

@@ -17,12 +17,12 @@
 namespace posenc::inline v0_2 {
 namespace testing {
 
-/// The channels of a head that turn, and the attention factor they are multiplied by; the others must stay as they
+/// The channels of a head that rotate, and the attention factor they are multiplied by; the others must stay as they
 /// are.
 struct rotary_slice {
   index_t offset = 0;
   std::optional<index_t> rotary_dim{};  ///< all from offset on if not given
-  double attention_factor = 1;           ///< m, YaRN's attention factor
+  double attention_factor = 1;          ///< m, YaRN's attention factor
 };
 
 namespace detail {
@@ -38,6 +38,7 @@ namespace detail {
 
 template <class S, class E>
 void rotate_one(const E& encoding, std::vector<S>& head, position p, bool as_query) {
+  check_width(encoding, static_cast<index_t>(head.size()));
   if (as_query)
     posenc::detail::rotate_query(encoding, std::span<S>(head), p);
   else
@@ -85,7 +86,7 @@ requires rotates<E, S>
   return worst.result();
 }
 
-/// Turning by a and then by b is turning by a + b, for every pair of starts and small steps. The sums must
+/// Rotating by a and then by b is rotating by a + b, for every pair of starts and small steps. The sums must
 /// not exceed ±(2^62 − 1).
 template <class S, class E>
 requires rotates<E, S>

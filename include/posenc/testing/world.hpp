@@ -20,6 +20,7 @@
 #include <posenc/detail/floating.hpp>
 #include <posenc/errors.hpp>
 #include <posenc/positions.hpp>
+#include <posenc/rope/rotation.hpp>
 #include <posenc/views.hpp>
 
 namespace posenc::inline v0_2 {
@@ -159,6 +160,14 @@ template <class S>
   return orders;
 }
 
+/// Refuses a setup whose heads are not those that the encoding rotates. \throws std::invalid_argument
+template <class E>
+void check_width(const E& encoding, index_t head_dim) {
+  if constexpr (lowers_to_rotation<E>)
+    require(encoding.lowered().head_dim == head_dim, "testing: the setup's head_dim is ", head_dim,
+            ", this encoding rotates heads of ", encoding.lowered().head_dim, ": set .head_dim");
+}
+
 /// Random tokens and a random layer.
 template <class S>
 struct world {
@@ -178,6 +187,7 @@ struct world {
     layer.key = random.matrix<S>(width, s.kv_heads * s.head_dim, deviation);
     layer.value = random.matrix<S>(width, s.kv_heads * s.head_dim, deviation);
     options.heads = s.heads, options.kv_heads = s.kv_heads, options.mask = s.mask;
+    options.is_embedded = true;  // project() and the layer do that
   }
 
   /// Rows of x in another order.
@@ -191,6 +201,7 @@ struct world {
   [[nodiscard]] attention_result<S> attend(const row_major_matrix<S>& tokens, const E& encoding,
                                            const positions& where, attention_options told,
                                            const Attention& attention) const {
+    check_width(encoding, layer.query.cols() / options.heads);
     told.key_positions = where;
     return layer.attend(tokens, encoding, told, attention);
   }
@@ -201,6 +212,7 @@ struct world {
   };
   template <class E>
   [[nodiscard]] projections project(const E& encoding, const positions& where) const {
+    check_width(encoding, layer.query.cols() / options.heads);
     row_major_matrix<S> embedded = x;
     embed_rows(embedded, encoding, where);
     return {embedded * layer.query, embedded * layer.key, embedded * layer.value};

@@ -2,8 +2,8 @@
 /// \file
 /// Few queries, many keys: the cache is read once, at the speed of memory. Included once per instruction set.
 ///
-/// Since R(i)ᵀR(j0 + t) = (R(i − j0))ᵀ R(t), the queries are turned once per block of keys, by phases that
-/// move on in integers, and key t of every block is turned in registers by the same small table of R(t) that
+/// Since R(i)ᵀR(j0 + t) = (R(i − j0))ᵀ R(t), the queries are rotated once per block of keys, by phases that
+/// move on in integers, and key t of every block is rotated in registers by the same small table of R(t) that
 /// stays in the first-level cache. A long sequence is cut into splits of keys, by its shape alone, whose
 /// results are merged.
 #if defined(POSENC_FUSED_DECODE_INL_HPP) == defined(HWY_TARGET_TOGGLE)
@@ -17,14 +17,18 @@
 #include <cstdint>
 
 #include <posenc/fused/kernels/dot-inl.hpp>
-#include <posenc/fused/kernels/prefill-inl.hpp>
+#include <posenc/fused/kernels/elements-inl.hpp>
+#include <posenc/fused/kernels/finish-inl.hpp>
+#include <posenc/fused/kernels/product-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 
 /// Keys of a block: as many as leave a block of keys and values of several heads, and what is on its way of the
 /// next one, in the second-level cache.
-HWY_INLINE index_t decode_keys(const attention_problem& problem) { return problem.k.type == storage::float32 ? 32 : 64; }
+HWY_INLINE index_t decode_keys(const attention_problem& problem) {
+  return problem.k.type == storage::float32 ? 32 : 64;
+}
 /// Queries and rows (queries × heads) of a task.
 inline constexpr index_t decode_queries = 8, decode_rows = 32;
 /// Bytes of keys and values of a block that may be on their way into the second-level cache.
@@ -36,22 +40,23 @@ inline constexpr index_t decode_tasks = 32, decode_split = 1024;
 inline constexpr index_t value_rows = many_registers ? decode_group : (std::min)(decode_group, index_t{2});
 inline constexpr int value_vectors = 4;
 
-/// Rows of keys that some query of the problem may see.
-HWY_INLINE row_range decode_range(const attention_problem& problem) {
-  const index_t first = problem.valid_queries.begin, count = problem.valid_queries.end - first;
-  if (count <= 0) return {problem.valid_keys.begin, problem.valid_keys.begin};
-  const row_range seen = seen_rows(problem, span_of(problem.queries, first, count),
-                                   span_of(problem.keys, 0, problem.key_tokens), problem.key_tokens);
-  const index_t begin = (std::max)(seen.begin, problem.valid_keys.begin);
-  return {begin, (std::max)(begin, (std::min)(seen.end, problem.valid_keys.end))};
+/// Rows of keys that some query of the problem sees.
+inline HWY_NOINLINE row_range decode_range(const attention_problem& problem) {
+  row_range range{problem.valid_keys.begin, problem.valid_keys.begin};
+  for (index_t n = 0; n < problem.run_count; ++n)
+    for (index_t i = problem.valid_queries.begin; i < problem.valid_queries.end; ++i) {
+      const row_bounds seen = bounds_in(problem, i, problem.runs[n]);
+      range = hull_of(range, hull_of(seen.base, seen.open));
+    }
+  return range;
 }
 
 /// True when the decode kernel can take the problem; the prefill kernel takes every problem.
 HWY_INLINE bool fits_decode(const attention_problem& problem) {
   const encoding_callbacks& callbacks = problem.callbacks;
-  return problem.query_tokens <= decode_queries && problem.keys.is_run(0, problem.key_tokens) && !callbacks.bias &&
-         !callbacks.relative_key && !callbacks.relative_value && !callbacks.rotate &&
-         (!problem.rotary || problem.keys_are_rotated || problem.rotary->depends_on_offset_only());
+  return problem.query_tokens <= decode_queries && problem.runs && !callbacks.relative_key &&
+         !callbacks.relative_value && !callbacks.rotate &&
+         (!problem.rotary || problem.keys_are_rotated || problem.splits_positions);
 }
 
 /// Floats of one row's partial result: its output, padded, then largest and total.
@@ -59,29 +64,25 @@ HWY_INLINE index_t partial_stride(const attention_problem& problem) {
   return round_up(problem.value_dim, panel_width()) + panel_width();
 }
 
-/// Whether the heads of a token lie side by side, or the tokens of a head.
-HWY_INLINE bool is_token_major(const tensor& t) {
-  return width_of_stride(t.head_stride) < width_of_stride(t.token_stride);
-}
-
 /// KV heads of a task. Where the heads of a token lie side by side, a task reads whole tokens, in the order
 /// of memory, as long as a block of them fits the second-level cache.
 HWY_INLINE index_t decode_kv_heads(const attention_problem& problem) {
-  const index_t fit =
-      decode_block_bytes / (decode_keys(problem) * (problem.head_dim + problem.value_dim) * bytes_of(problem.k.type));
-  return is_token_major(problem.k) && is_token_major(problem.v) ? (std::clamp)(fit, index_t{1}, problem.kv_heads) : 1;
+  const index_t bytes_of_key =
+      problem.head_dim * bytes_of(problem.k.type) + problem.value_dim * bytes_of(problem.v.type);
+  const index_t fit = decode_block_bytes / (decode_keys(problem) * bytes_of_key);
+  return problem.token_major ? (std::clamp)(fit, index_t{1}, problem.kv_heads) : 1;
 }
 
 HWY_INLINE task_plan plan_decode(const attention_problem& problem) {
   task_plan plan;
   plan.decode = true;
-  plan.heads_per_task =
-      (std::min)(problem.group, (std::max)(index_t{1}, decode_rows / (std::max)(index_t{1}, problem.query_tokens)));
+  plan.heads_per_task = (std::min)(
+      problem.group, (std::max)(index_t{1}, decode_rows / (std::max)(index_t{1}, problem.query_tokens)));
   plan.head_chunks = (problem.group + plan.heads_per_task - 1) / plan.heads_per_task;
   const index_t kv_heads = decode_kv_heads(problem);
   plan.rows = kv_heads * plan.heads_per_task * problem.query_tokens;
-  const row_range range = decode_range(problem);
-  const index_t keys = range.end - range.begin;
+  plan.keys = decode_range(problem);
+  const index_t keys = plan.keys.end - plan.keys.begin;
   const index_t groups = (problem.kv_heads + kv_heads - 1) / kv_heads * plan.head_chunks;
   const index_t splits = (std::clamp)(keys / decode_split, index_t{1}, (decode_tasks + groups - 1) / groups);
   plan.split = round_up((std::max)(index_t{1}, (keys + splits - 1) / splits), decode_keys(problem));
@@ -116,9 +117,12 @@ struct decode_scratch {
   float *queries, *turned, *sums, *scores, *output, *tail, *largest, *total, *keep;
   std::uint64_t* phases;
   pair_angles* angles;  ///< of each query
+  row_bounds* seen;     ///< of each query, in the run of keys at hand
+  position* nearest;    ///< of each query: nearest_distance, where the bias is linear
   index_t output_stride = 0, floats = 0;
 
-  decode_scratch(float* memory, const attention_problem& problem, const packed_head& pack, const task_plan& plan) {
+  decode_scratch(float* memory, const attention_problem& problem, const packed_head& pack,
+                 const task_plan& plan) {
     const index_t slots =
         decode_kv_heads(problem) * round_up(plan.heads_per_task * problem.query_tokens, decode_group);
     const auto take = [&](index_t count) {
@@ -132,6 +136,9 @@ struct decode_scratch {
     turned = take(slots * (pack.stride + lanes()));
     angles = reinterpret_cast<pair_angles*>(
         take(decode_queries * static_cast<index_t>(sizeof(pair_angles) / sizeof(float))));
+    constexpr auto floats_of = [](std::size_t bytes) { return static_cast<index_t>(bytes / sizeof(float)); };
+    seen = reinterpret_cast<row_bounds*>(take(decode_queries * floats_of(sizeof(row_bounds))));
+    nearest = reinterpret_cast<position*>(take(decode_queries * floats_of(sizeof(position))));
     sums = take(decode_keys(problem) * lanes());
     scores = take(slots * decode_keys(problem) + lanes());
     output = take(slots * output_stride);
@@ -139,6 +146,13 @@ struct decode_scratch {
     largest = take(slots), total = take(slots), keep = take(slots);
   }
 };
+
+/// What a linear bias left out of every score of a row, in nats.
+HWY_INLINE double left_out(const attention_problem& problem, index_t head, index_t query) {
+  const bool is_token = query >= problem.valid_queries.begin && query < problem.valid_queries.end;
+  if (problem.bias.kind != distance_bias::form::linear || !is_token) return 0;
+  return bias_left_out(problem, head, nearest_distance(problem, query));
+}
 
 /// One split of the keys.
 struct decode_task {
@@ -149,7 +163,7 @@ struct decode_task {
   row_range keys;
 
   [[nodiscard]] index_t query_stride() const { return loader.pack.stride + lanes(); }
-  /// Where a slot's turned query begins; channel c (a whole number of vectors) lies c·decode_group farther: in a
+  /// Where a slot's rotated query begins; channel c (a whole number of vectors) lies c·decode_group farther: in a
   /// group vector c of all rows side by side, so that one pointer leads through a group.
   [[nodiscard]] float* turned_row(index_t slot) const {
     return scratch.turned + slot / decode_group * decode_group * query_stride() +
@@ -164,30 +178,28 @@ struct decode_task {
     return query >= problem.valid_queries.begin && query < problem.valid_queries.end;
   }
 
-  /// Packs the queries: as they are where keys turn on load (they turn block by block then), else turned for
+  /// Packs the queries: as they are where keys rotate on load (they rotate block by block then), else rotated for
   /// good.
   HWY_NOINLINE void pack_queries() const {
     pair_angles angles;
-    std::fill_n(scratch.queries, rows.slots() * query_stride(), 0.0f);
-    std::fill_n(scratch.turned, rows.slots() * query_stride(), 0.0f);
+    // Rows that are padding are multiplied with the others and left out at the end: they must hold numbers.
+    if (problem.valid_queries.end - problem.valid_queries.begin < problem.query_tokens)
+      std::fill_n(scratch.turned, rows.slots() * query_stride(), 0.0f);
     for (index_t i = problem.valid_queries.begin; i < problem.valid_queries.end; ++i) {
       const position here = problem.queries[i];
       if (problem.rotary && !loader.rotary)
-        token_angles(*problem.rotary, here, rotation_side::query, static_cast<float>(problem.rotary->attention_factor),
-                     problem.rotary->growth_origin, angles.cos, angles.sin);
+        token_angles(*problem.rotary, place_of(problem.queries, i), rotation_side::query,
+                     static_cast<float>(problem.rotary->attention_factor), problem.rotary->growth_origin,
+                     angles.cos, angles.sin);
       if (loader.rotary) {
         std::fill_n(angles.cos, round_up(loader.pack.pairs, lanes()), 1.0f);
         std::fill_n(angles.sin, round_up(loader.pack.pairs, lanes()), 0.0f);
-        for (index_t p = 0; p < loader.pack.pairs; ++p)
-          scratch.phases[i * phase_stride() + p] =
-              (loader.rotary->phase_per_token[static_cast<std::size_t>(p)] * (here - problem.keys[keys.begin]))
-                  .hi;
       }
-      const float factor = query_factor(problem, here);
       HWY_ALIGN float packed[widest_head + 4 * vector_slack];
       for (index_t row = i; row < rows.rows(); row += problem.query_tokens) {
         const index_t slot = rows.slot(row);
-        load_query(problem, loader, i, rows.head_of(slot), angles, factor, packed);
+        load_query(problem, loader, i, rows.head_of(slot), angles,
+                   query_factor(problem, rows.head_of(slot), here), packed);
         std::copy_n(packed, loader.pack.steps, scratch.queries + slot * query_stride());
         float* const turned = turned_row(slot);
         for (index_t c = 0; c < loader.pack.steps; c += lanes())
@@ -196,7 +208,20 @@ struct decode_task {
     }
   }
 
-  /// The angles that turn every query to its place relative to the first key of the block at `first`; its phases
+  /// What changes from one run of consecutive positions to the next: what every query sees of it, and the phases of
+  /// every query relative to the run's key at `first`.
+  HWY_NOINLINE void begin_run(const key_run& run, index_t first) const {
+    for (index_t i = problem.valid_queries.begin; i < problem.valid_queries.end; ++i) {
+      scratch.seen[i] = bounds_in(problem, i, run);
+      if (!loader.rotary) continue;
+      const position distance = problem.queries[i] - (run.first + (first - run.begin));
+      for (index_t p = 0; p < loader.pack.pairs; ++p)
+        scratch.phases[i * phase_stride() + p] =
+            (loader.rotary->phase_per_token[static_cast<std::size_t>(p)] * distance).hi;
+    }
+  }
+
+  /// The angles that rotate every query to its place relative to the first key of the block at `first`; its phases
   /// move on to the next.
   HWY_NOINLINE void place_queries(index_t first) const {
     const rotation& rotary = *loader.rotary;
@@ -214,13 +239,13 @@ struct decode_task {
         std::fill_n(top + pairs, vector_slack, 0);
         angles_of_phases(top, pairs, factor, angles.cos, angles.sin);
       } else {
-        token_angles(rotary, problem.queries[i] - problem.keys[first], rotation_side::query, factor, 0,
-                     angles.cos, angles.sin);
+        token_angles(rotary, {problem.queries[i] - problem.keys[first], nullptr}, rotation_side::query,
+                     factor, 0, angles.cos, angles.sin);
       }
     }
   }
 
-  /// Turns the queries of one KV head, just before they are multiplied.
+  /// Rotates the queries of one KV head, just before they are multiplied.
   HWY_NOINLINE void turn_queries(index_t kv) const {
     const index_t pairs = loader.pack.pairs, second = loader.pack.second, rows_of_kv = rows.rows_of_kv();
     for (index_t row = 0; row < rows_of_kv; ++row) {
@@ -238,16 +263,10 @@ struct decode_task {
     }
   }
 
-  /// Keys of the block at `first` that a query sees.
-  HWY_INLINE row_range seen_by(index_t query, index_t first, index_t count) const {
-    const position at = problem.queries[query], key = problem.keys[first];
-    return seen_rows(problem, {at, at, true}, {key, key + count - 1, true}, count);
-  }
-
-  [[nodiscard]] HWY_INLINE bool all_see(index_t first, index_t count) const {
-    for (index_t query = 0; query < problem.query_tokens; ++query) {
-      const row_range seen = seen_by(query, first, count);
-      if (seen.begin > 0 || seen.end < count) return false;
+  [[nodiscard]] bool all_see(index_t first, index_t count) const {
+    for (index_t query = problem.valid_queries.begin; query < problem.valid_queries.end; ++query) {
+      const row_range& base = scratch.seen[query].base;
+      if (base.begin > first || base.end < first + count) return false;
     }
     return true;
   }
@@ -275,52 +294,78 @@ struct decode_task {
   /// Adds the bias by distance to the scores of the group at `slot`.
   HWY_NOINLINE void add_bias(index_t slot, index_t members, index_t first, index_t count) const {
     const distance_bias& bias = problem.bias;
+    const bool is_linear = bias.kind == distance_bias::form::linear;
     float* const scores = scores_of(slot);
     // One slope or one number for all keys of a row, in the usual case that they lie to one side.
     HWY_ALIGN float begin[decode_group] = {}, slope[decode_group] = {};
+    position distances[decode_group] = {}, nearest[decode_group] = {};
     bool straight = true;
     for (index_t r = 0; r < members; ++r) {
-      const index_t head = rows.head_of(slot + r);
-      const position distance = problem.queries[rows.query_of(slot + r)] - problem.keys[first];
-      if (bias.kind == distance_bias::form::linear) {
-        straight &= distance < 0 || distance >= count - 1;
-        slope[r] = static_cast<float>((distance < 0 ? bias.ahead : bias.behind)[head] * log2_e);
-        begin[r] = static_cast<float>(distance);
+      const index_t head = rows.head_of(slot + r), query = rows.query_of(slot + r);
+      if (!is_token(query)) continue;
+      distances[r] = problem.queries[query] - problem.keys[first];
+      if (is_linear) {
+        nearest[r] = scratch.nearest[query];
+        straight &= nearest[r] != 0 || distances[r] < 0 || distances[r] >= count - 1;
+        const bool behind = nearest[r] > 0 || (nearest[r] == 0 && distances[r] >= 0);
+        slope[r] = static_cast<float>((behind ? bias.behind : bias.ahead)[head] * score_unit);
+        begin[r] = static_cast<float>(distances[r] - nearest[r]);
       } else {
-        straight &= distance - (count - 1) >= bias.last;
-        slope[r] = bias_at(bias, head, bias.last);
+        straight &= distances[r] - (count - 1) >= bias.last;
+        slope[r] = bias_at(bias, head, bias.last, 0);
         begin[r] = 1;
       }
     }
     if (!straight) {
-      for (index_t r = 0; r < members; ++r) {
-        const index_t head = rows.head_of(slot + r);
-        const position distance = problem.queries[rows.query_of(slot + r)] - problem.keys[first];
-        for (index_t t = 0; t < count; ++t) scores[t * decode_group + r] += bias_at(bias, head, distance - t);
-      }
+      for (index_t r = 0; r < members; ++r)
+        for (index_t t = 0; t < count; ++t)
+          scores[t * decode_group + r] += bias_at(bias, rows.head_of(slot + r), distances[r] - t, nearest[r]);
       return;
     }
     const float_tag d;
-    const float step = bias.kind == distance_bias::form::linear ? 1.0f / decode_group : 0.0f;
+    const float step = is_linear ? 1.0f / decode_group : 0.0f;
     for (index_t n = 0; n < count * decode_group; n += lanes()) {
       const float_vector key = hn::Floor(hn::Mul(hn::Iota(d, static_cast<float>(n)), constant(step)));
       store(hn::MulAdd(of_rows(slope), hn::Sub(of_rows(begin), key), load(scores + n)), scores + n);
     }
   }
 
+  /// Adds what is decided score by score to the scores of the group at `slot`.
+  HWY_NOINLINE void add_elements_of(index_t slot, index_t members, index_t first, index_t count) const {
+    float* const scores = scores_of(slot);
+    for (index_t r = 0; r < members; ++r) {
+      const index_t head = rows.head_of(slot + r), query = rows.query_of(slot + r);
+      if (!is_token(query)) continue;
+      for (index_t t = 0; t < count; ++t) {
+        if (!holds(scratch.seen[query], first + t)) continue;
+        float& score = scores[t * decode_group + r];
+        const float added = element_at(problem, head, query, first + t);
+        score = is_minus_infinity(added) ? masked_score : score + added * static_cast<float>(score_unit);
+      }
+    }
+  }
+
+  /// True where elements may change a score of the block: trees concern the last keys alone.
+  [[nodiscard]] bool elements_reach(index_t first, index_t count) const {
+    if (!problem.has_elements()) return false;
+    const visibility_parts* const parts = problem.elements;
+    return problem.callbacks.bias || parts->mask.given() || parts->bias.given() || parts->where ||
+           first + count > problem.key_tokens - parts->drafts;
+  }
+
   /// Softcap, bias and mask of the scores of the group at `slot`, then its weights.
   HWY_NOINLINE void weigh(index_t slot, index_t members, index_t first, index_t count, bool all_seen) const {
     const index_t width = lanes(), size = round_up(count * decode_group, width);
     float* const scores = scores_of(slot);
-    if (problem.softcap > 0) {
-      const float_vector cap = constant(static_cast<float>(problem.softcap * log2_e));
-      for (index_t n = 0; n < size; n += width) store(hn::Mul(tanh_of(load(scores + n)), cap), scores + n);
-    }
+    if (problem.softcap > 0) cap_scores(problem, scores, size);
     if (problem.bias.kind != distance_bias::form::none) add_bias(slot, members, first, count);
+    if (elements_reach(first, count)) add_elements_of(slot, members, first, count);
     for (index_t r = 0; r < members && !all_seen; ++r) {
-      const row_range seen = seen_by(rows.query_of(slot + r), first, count);
-      for (index_t t = 0; t < seen.begin; ++t) scores[t * decode_group + r] = masked_score;
-      for (index_t t = seen.end; t < count; ++t) scores[t * decode_group + r] = masked_score;
+      const index_t query = rows.query_of(slot + r);
+      if (!is_token(query)) continue;
+      const row_bounds& seen = scratch.seen[query];
+      for (index_t t = 0; t < count; ++t)
+        if (!holds(seen, first + t)) scores[t * decode_group + r] = masked_score;
     }
     std::fill(scores + count * decode_group, scores + size, masked_score);
 
@@ -333,11 +378,11 @@ struct decode_task {
     largest = over_keys(largest, larger);
     float_vector sum = hn::Zero(float_tag());
     for (index_t n = 0; n < size; n += width) {
-      const float_vector weight = exp2_of(hn::Sub(load(scores + n), largest));
+      const float_vector weight = exp4_of(hn::Sub(load(scores + n), largest));
       store(weight, scores + n);
       sum = hn::Add(sum, weight);
     }
-    const float_vector keep = exp2_of(hn::Sub(before, largest));
+    const float_vector keep = exp4_of(hn::Sub(before, largest));
     const float_vector total = hn::MulAdd(of_rows(scratch.total + slot), keep, over_keys(sum, add));
     store_group(keep, scratch.keep + slot);
     store_group(total, scratch.total + slot);
@@ -358,14 +403,23 @@ struct decode_task {
       with(kv * rows.slots_of_kv() + r, (std::min)(rows_of_kv - r, decode_group));
   }
 
-  /// Scores of the rows of one KV head and `count` keys of the block that begins at `key`.
-  template <pairing Layout, class T>
-  HWY_INLINE void score(const T* key, index_t count, index_t kv, index_t ahead) const {
-    for_each_group(kv, [&](index_t slot, index_t members) HWY_ATTR {
-      float* const scores = scores_of(slot);
-      float* const sums = lanes() == decode_group ? scores : scratch.sums;
-      dot_rows<Layout>(members, loader, key, count, turned_row(slot), sums, ahead);
-      add_parts(sums, count, scores);
+  /// Bytes from a row of a tensor to the one a block later, where that is a row of keys too; 0 where it is not.
+  HWY_INLINE index_t bytes_ahead(const tensor& from, index_t first) const {
+    const bool follows = first + decode_keys(problem) < problem.valid_keys.end;
+    return follows ? decode_keys(problem) * from.token_stride * bytes_of(from.type) : 0;
+  }
+
+  /// Scores of the rows of one KV head and `count` keys from row `first` on.
+  template <pairing Layout>
+  HWY_INLINE void score(index_t first, index_t count, index_t kv) const {
+    const index_t ahead = bytes_ahead(problem.k, first);
+    with_row(problem.k, first, rows.first_kv + kv, [&](const auto* key) HWY_ATTR {
+      for_each_group(kv, [&](index_t slot, index_t members) HWY_ATTR {
+        float* const scores = scores_of(slot);
+        float* const sums = lanes() == decode_group ? scores : scratch.sums;
+        dot_rows<Layout>(members, loader, key, count, turned_row(slot), sums, ahead);
+        add_parts(sums, count, scores);
+      });
     });
   }
 
@@ -397,7 +451,7 @@ struct decode_task {
     add_columns<1>(static_cast<const float*>(scratch.tail), width, count, kv, whole, 0);
   }
 
-  /// The same without a product of zero: a weight of zero does not undo a value that is infinite or no number.
+  /// The same without a product of zero: a weight of zero does not undo a value that is infinite or NaN.
   template <class T>
   HWY_NOINLINE void add_seen_values(const T* values, index_t count, index_t kv) const {
     for (index_t r = 0; r < rows.rows_of_kv(); ++r) {
@@ -427,40 +481,47 @@ struct decode_task {
         fetch_page(from.row(first + t, rows.first_kv + head));
   }
 
-  /// All blocks of the split. While a block is multiplied the same place of the next one is asked for: requests
+  /// All blocks of the split. While a block is multiplied the same place of the next one is prefetched: requests
   /// then come as evenly as they can be answered. Its pages come before: those of values while the keys are
   /// multiplied, those of keys with the values of the block before.
-  template <pairing Layout, class T>
-  HWY_NOINLINE void walk(const T* k, const T* v, bool finite_values) const {
-    for (index_t first = keys.begin; first < keys.end; first += decode_keys(problem)) {
-      const index_t count = (std::min)(decode_keys(problem), keys.end - first);
-      const index_t next = first + decode_keys(problem), after = next + decode_keys(problem);
-      const index_t ahead =
-          next < problem.valid_keys.end ? decode_keys(problem) * static_cast<index_t>(sizeof(T)) : 0;
-      const T* const key = k + first * problem.k.token_stride;
-      const T* const value = v + first * problem.v.token_stride;
-      if (loader.rotary) place_queries(first);
-      for (index_t kv = 0; kv < rows.kv_count; ++kv) {
-        if (loader.rotary) turn_queries(kv);
-        fetch_pages_of(problem.v, next, kv);
-        score<Layout>(key + kv * problem.k.head_stride, count, kv, ahead * problem.k.token_stride);
-      }
-      const bool all_seen = all_see(first, count);
-      for (index_t kv = 0; kv < rows.kv_count; ++kv)
-        for_each_group(kv, [&](index_t slot, index_t members)
-                               HWY_ATTR { weigh(slot, members, first, count, all_seen); });
-      for (index_t kv = 0; kv < rows.kv_count; ++kv) {
-        fetch_pages_of(problem.k, after, kv);
-        const T* const values = value + kv * problem.v.head_stride;
-        if (finite_values)
-          add_values(values, count, kv, ahead * problem.v.token_stride);
-        else
-          add_seen_values(values, count, kv);
-      }
+  template <pairing Layout>
+  HWY_NOINLINE void walk(bool finite_values) const {
+    for (index_t n = 0; n < problem.run_count; ++n) {
+      const key_run& run = problem.runs[n];
+      const row_range part = intersection(keys, {run.begin, run.end});
+      if (is_empty(part)) continue;
+      begin_run(run, part.begin);
+      for (index_t first = part.begin; first < part.end; first += decode_keys(problem))
+        attend_block<Layout>(first, (std::min)(decode_keys(problem), part.end - first), finite_values);
     }
   }
 
-  /// Whatever a row should not have met shows in the output as infinite or no number: then all is done again
+  template <pairing Layout>
+  HWY_INLINE void attend_block(index_t first, index_t count, bool finite_values) const {
+    const index_t next = first + decode_keys(problem), after = next + decode_keys(problem);
+    if (loader.rotary) place_queries(first);
+    for (index_t kv = 0; kv < rows.kv_count; ++kv) {
+      if (loader.rotary) turn_queries(kv);
+      fetch_pages_of(problem.v, next, kv);
+      score<Layout>(first, count, kv);
+    }
+    const bool all_seen = all_see(first, count);
+    for (index_t kv = 0; kv < rows.kv_count; ++kv)
+      for_each_group(
+          kv, [&](index_t slot, index_t members) HWY_ATTR { weigh(slot, members, first, count, all_seen); });
+    const index_t ahead = bytes_ahead(problem.v, first);
+    for (index_t kv = 0; kv < rows.kv_count; ++kv) {
+      fetch_pages_of(problem.k, after, kv);
+      with_row(problem.v, first, rows.first_kv + kv, [&](const auto* values) HWY_ATTR {
+        if (finite_values)
+          add_values(values, count, kv, ahead);
+        else
+          add_seen_values(values, count, kv);
+      });
+    }
+  }
+
+  /// Whatever a row should not have met shows in the output as infinite or NaN: then all is done again
   /// with care.
   HWY_NOINLINE void attend() const {
     attend_once(true);
@@ -473,16 +534,17 @@ struct decode_task {
     std::fill_n(scratch.total, rows.slots(), 0.0f);
     if (keys.begin >= keys.end) return;
     pack_queries();
+    if (problem.bias.kind == distance_bias::form::linear)
+      for (index_t i = problem.valid_queries.begin; i < problem.valid_queries.end; ++i)
+        scratch.nearest[i] = nearest_distance(problem, i);
     if (loader.rotary)
       for (index_t p = 0; p < loader.pack.pairs; ++p)
-        block_phases[p] = (loader.rotary->phase_per_token[static_cast<std::size_t>(p)] * decode_keys(problem)).hi;
-    with_row(problem.k, 0, rows.first_kv, [&]<class T>(const T* k) {
-      const T* const v = static_cast<const T*>(problem.v.data) + rows.first_kv * problem.v.head_stride;
-      if (loader.rotary && loader.rotary->pairing == pairing::interleaved)
-        walk<pairing::interleaved>(k, v, finite_values);
-      else
-        walk<pairing::half_split>(k, v, finite_values);
-    });
+        block_phases[p] =
+            (loader.rotary->phase_per_token[static_cast<std::size_t>(p)] * decode_keys(problem)).hi;
+    if (loader.rotary && loader.rotary->pairing == pairing::interleaved)
+      walk<pairing::interleaved>(finite_values);
+    else
+      walk<pairing::half_split>(finite_values);
   }
 
   /// The state of every row, for merge_partials.
@@ -498,9 +560,10 @@ struct decode_task {
   /// The output rows, where the keys were not split.
   HWY_NOINLINE void write_rows() const {
     for (index_t row = 0; row < rows.rows(); ++row) {
-      const index_t slot = rows.slot(row), query = rows.query_of(slot);
-      prefill_task::finish_row(problem, rows.head_of(slot), query, is_token(query), scratch.largest[slot],
-                               scratch.total[slot], scratch.output + slot * scratch.output_stride);
+      const index_t slot = rows.slot(row), query = rows.query_of(slot), head = rows.head_of(slot);
+      finish_row(problem, head, query,
+                 {scratch.largest[slot], scratch.total[slot], scratch.output + slot * scratch.output_stride,
+                  is_token(query), left_out(problem, head, query)});
     }
   }
 
@@ -509,24 +572,25 @@ struct decode_task {
 
 /// Adds up the partial results of the splits, in their order, in place of the first, and writes the output
 /// rows.
-inline HWY_NOINLINE void merge_partials(const attention_problem& problem, const decode_rows_of_task& rows, index_t splits,
-                                        index_t split_floats, float* partials) {
+inline HWY_NOINLINE void merge_partials(const attention_problem& problem, const decode_rows_of_task& rows,
+                                        index_t splits, index_t split_floats, float* partials) {
   const index_t stride = partial_stride(problem), state = round_up(problem.value_dim, panel_width());
   for (index_t r = 0; r < rows.rows(); ++r) {
     float* const sum = partials + r * stride;
     for (index_t split = 1; split < splits; ++split) {
       const float* const next = partials + split * split_floats + r * stride;
       const float largest = (std::max)(sum[state], next[state]);
-      const float_vector keep = exp2_of(constant(sum[state] - largest)),
-                         add = exp2_of(constant(next[state] - largest));
+      const float_vector keep = exp4_of(constant(sum[state] - largest)),
+                         add = exp4_of(constant(next[state] - largest));
       for (index_t c = 0; c < state; c += lanes())
         store(hn::MulAdd(load(sum + c), keep, hn::Mul(load(next + c), add)), sum + c);
       sum[state + 1] = sum[state + 1] * hn::GetLane(keep) + next[state + 1] * hn::GetLane(add);
       sum[state] = largest;
     }
-    const index_t slot = rows.slot(r), query = rows.query_of(slot);
+    const index_t slot = rows.slot(r), query = rows.query_of(slot), head = rows.head_of(slot);
     const bool is_token = query >= problem.valid_queries.begin && query < problem.valid_queries.end;
-    prefill_task::finish_row(problem, rows.head_of(slot), query, is_token, sum[state], sum[state + 1], sum);
+    finish_row(problem, head, query,
+               {sum[state], sum[state + 1], sum, is_token, left_out(problem, head, query)});
   }
 }
 

@@ -26,9 +26,9 @@ HWY_INLINE float_vector fold(float_vector low, float_vector high) {
   return hn::Add(even, odd);
 }
 
-/// q_r · k_t, r < Rows, for `count` keys as they lie in memory, turned by rows 0, 1, … of the table, and packed
+/// q_r · k_t, r < Rows, for `count` keys as they lie in memory, rotated by rows 0, 1, … of the table, and packed
 /// queries (decode_task::turned_row): a vector per key into `sums`, lanes()/decode_group parts of each row's sum.
-/// One key after the other, in the order of memory; what lies `ahead` bytes behind is asked for meanwhile. Whole
+/// One key after the other, in the order of memory; what lies `ahead` bytes further on is prefetched meanwhile. Whole
 /// vectors first: no branch is left in the loops, and every sum stays in a register.
 template <int Rows, pairing Layout, class T>
 HWY_NOINLINE void dot_keys(const key_loader& keys, const T* key, index_t count, const float* q, float* sums,
@@ -52,7 +52,7 @@ HWY_NOINLINE void dot_keys(const key_loader& keys, const T* key, index_t count, 
 #define POSENC_ADD_REST(r) \
   if constexpr (Rows > r) s##r = hn::MulAdd(x, load(q_row + c * decode_group + r * width), s##r);
 
-// `channels` channels from `from` on that do not turn.
+// `channels` channels from `from` on that do not rotate.
 #define POSENC_DO_NOT_TURN(from, to, channels)                  \
   {                                                             \
     const T* const row = key + (from);                          \

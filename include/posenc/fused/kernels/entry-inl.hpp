@@ -12,20 +12,24 @@
 #include <algorithm>
 
 #include <posenc/fused/kernels/decode-inl.hpp>
+#include <posenc/fused/kernels/prefill-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 
 /// Floats from one row of the step table to the next.
-HWY_INLINE index_t step_stride(const attention_problem& problem) { return 2 * round_up(problem.rotary->pairs(), lanes()); }
+HWY_INLINE index_t step_stride(const attention_problem& problem) {
+  return 2 * round_up(problem.rotary->pairs(), lanes());
+}
 
-/// True where the step table is used: by keys that turn on load and by many queries, whose phases add up.
+/// True where the step table is used: by keys that rotate on load and by many queries, whose phases add up.
 HWY_INLINE bool needs_step_table(const attention_problem& problem, const task_plan& plan) {
-  return problem.rotary && problem.rotary->depends_on_offset_only() && problem.rotary->pairs() > 0 &&
+  return problem.rotary && problem.splits_positions && problem.rotary->pairs() > 0 &&
          !(plan.decode && problem.keys_are_rotated);
 }
 
-HWY_INLINE key_loader loader_of(const attention_problem& problem, const task_plan& plan, const float* shared) {
+HWY_INLINE key_loader loader_of(const attention_problem& problem, const task_plan& plan,
+                                const float* shared) {
   const rotation* const rotary = problem.keys_are_rotated ? nullptr : problem.rotary;
   return {problem, rotary, packing_of(rotary, problem.head_dim), shared,
           needs_step_table(problem, plan) ? step_stride(problem) : 0};
@@ -38,7 +42,8 @@ HWY_INLINE index_t table_floats(const attention_problem& problem, const task_pla
   return needs_step_table(problem, plan) ? table_rows(problem, plan) * step_stride(problem) : 0;
 }
 
-inline HWY_NOINLINE void plan_prefill(const attention_problem& problem, const packed_head& pack, task_plan& result) {
+inline HWY_NOINLINE void plan_prefill(const attention_problem& problem, const packed_head& pack,
+                                      task_plan& result) {
   result.heads_per_task = (std::min)(problem.group, prefill_heads);
   result.head_chunks = (problem.group + result.heads_per_task - 1) / result.heads_per_task;
   const index_t most_rows =
@@ -47,7 +52,8 @@ inline HWY_NOINLINE void plan_prefill(const attention_problem& problem, const pa
   result.tiles = (problem.query_tokens + result.rows - 1) / result.rows;
   result.tasks = result.tiles * result.head_chunks * problem.kv_heads;
   result.worker_floats = prefill_scratch(nullptr, problem, pack, result.heads_per_task, result.rows).floats;
-  result.shared_floats = table_floats(problem, result);
+  result.table_floats = table_floats(problem, result);
+  result.shared_floats = result.table_floats;
 }
 
 inline HWY_NOINLINE task_plan plan(const attention_problem& problem) {
@@ -60,7 +66,8 @@ inline HWY_NOINLINE task_plan plan(const attention_problem& problem) {
   }
   result = plan_decode(problem);
   result.worker_floats = decode_scratch(nullptr, problem, pack, result).floats;
-  result.shared_floats = table_floats(problem, result);
+  result.table_floats = table_floats(problem, result);
+  result.shared_floats = result.table_floats;
   if (result.merges > 0) result.shared_floats += result.tasks * result.rows * partial_stride(problem);
   return result;
 }
@@ -71,22 +78,27 @@ inline HWY_NOINLINE void prepare(const attention_problem& problem, const task_pl
 }
 
 /// The heads of group `group` of a decode: chunks of the query heads first, KV heads after.
-HWY_INLINE decode_rows_of_task decode_rows_of(const attention_problem& problem, const task_plan& plan, index_t group) {
+HWY_INLINE decode_rows_of_task decode_rows_of(const attention_problem& problem, const task_plan& plan,
+                                              index_t group) {
   const index_t kv_heads = decode_kv_heads(problem), first_kv = group / plan.head_chunks * kv_heads;
   const index_t in_group = group % plan.head_chunks * plan.heads_per_task;
-  return {first_kv,          (std::min)(kv_heads, problem.kv_heads - first_kv),
-          in_group,          (std::min)(plan.heads_per_task, problem.group - in_group),
-          problem.query_tokens, problem.group};
+  return {first_kv,
+          (std::min)(kv_heads, problem.kv_heads - first_kv),
+          in_group,
+          (std::min)(plan.heads_per_task, problem.group - in_group),
+          problem.query_tokens,
+          problem.group};
 }
 
-/// Where the split results of a decode lie: group by group, split by split, behind the step table.
-HWY_INLINE float* partials_of(const attention_problem& problem, const task_plan& plan, float* shared, index_t task) {
+/// Where the split results of a decode lie: group by group, split by split, after the step table.
+HWY_INLINE float* partials_of(const attention_problem& problem, const task_plan& plan, float* shared,
+                              index_t task) {
   return shared + table_floats(problem, plan) + task * plan.rows * partial_stride(problem);
 }
 
-inline HWY_NOINLINE void run_decode(const attention_problem& problem, const task_plan& plan, const key_loader& loader,
-                                    float* shared, float* scratch, index_t task) {
-  const row_range range = decode_range(problem);
+inline HWY_NOINLINE void run_decode(const attention_problem& problem, const task_plan& plan,
+                                    const key_loader& loader, float* shared, float* scratch, index_t task) {
+  const row_range range = plan.keys;
   const index_t begin = (std::min)(range.end, range.begin + task % plan.tiles * plan.split);
   const decode_task work{problem,
                          loader,
@@ -100,8 +112,8 @@ inline HWY_NOINLINE void run_decode(const attention_problem& problem, const task
     work.write_rows();
 }
 
-inline HWY_NOINLINE void run_prefill(const attention_problem& problem, const task_plan& plan, const key_loader& loader,
-                                     float* scratch, index_t task) {
+inline HWY_NOINLINE void run_prefill(const attention_problem& problem, const task_plan& plan,
+                                     const key_loader& loader, float* scratch, index_t task) {
   // The last tile sees most under a causal mask: it goes first, so that the short ones fill the end.
   const index_t tile = plan.tiles - 1 - task / (plan.head_chunks * problem.kv_heads);
   const index_t chunk = task % (plan.head_chunks * problem.kv_heads);
@@ -111,8 +123,9 @@ inline HWY_NOINLINE void run_prefill(const attention_problem& problem, const tas
                          (std::clamp)(problem.valid_queries.end - first_row, index_t{0}, rows)};
   const bool anchored =
       problem.rotary && problem.keys_are_rotated;  // rotated keys carry the growth from the encoding's origin
-  const position origin = anchored ? problem.rotary->growth_origin
-                                   : (tokens.begin < tokens.end ? problem.queries[first_row + tokens.begin] : 0);
+  const position origin = anchored
+                              ? problem.rotary->growth_origin
+                              : (tokens.begin < tokens.end ? problem.queries[first_row + tokens.begin] : 0);
   const prefill_task work{problem,
                           loader,
                           prefill_scratch(scratch, problem, loader.pack, plan.heads_per_task, plan.rows),
@@ -127,8 +140,8 @@ inline HWY_NOINLINE void run_prefill(const attention_problem& problem, const tas
   work.run();
 }
 
-inline HWY_NOINLINE void run(const attention_problem& problem, const task_plan& plan, float* shared, float* scratch,
-                             index_t task) {
+inline HWY_NOINLINE void run(const attention_problem& problem, const task_plan& plan, float* shared,
+                             float* scratch, index_t task) {
   const key_loader loader = loader_of(problem, plan, shared);
   if (plan.decode)
     run_decode(problem, plan, loader, shared, scratch, task);
@@ -138,8 +151,8 @@ inline HWY_NOINLINE void run(const attention_problem& problem, const task_plan& 
 
 inline HWY_NOINLINE void merge(const attention_problem& problem, const task_plan& plan, float* shared, float*,
                                index_t task) {
-  merge_partials(problem, decode_rows_of(problem, plan, task), plan.tiles, plan.rows * partial_stride(problem),
-                 partials_of(problem, plan, shared, task * plan.tiles));
+  merge_partials(problem, decode_rows_of(problem, plan, task), plan.tiles,
+                 plan.rows * partial_stride(problem), partials_of(problem, plan, shared, task * plan.tiles));
 }
 
 /// The entry points of this instruction set.

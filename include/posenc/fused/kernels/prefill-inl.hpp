@@ -3,7 +3,7 @@
 /// Many queries: one task takes a tile of query rows of a few heads that share a KV head, packs them once as
 /// columns, and walks over the keys they see. Included once per instruction set.
 ///
-/// Per tile of keys: load and turn the keys, copy the values into panels, and for each panel of queries S =
+/// Per tile of keys: load and rotate the keys, copy the values into panels, and for each panel of queries S =
 /// K·Qᵀ, the softmax, O = keep·O + Pᵀ·V. Panels that see no key of the tile are skipped, and of those on the
 /// diagonal only the keys that some query sees are touched.
 #if defined(POSENC_FUSED_PREFILL_INL_HPP) == defined(HWY_TARGET_TOGGLE)
@@ -15,6 +15,8 @@
 
 #include <algorithm>
 
+#include <posenc/fused/kernels/elements-inl.hpp>
+#include <posenc/fused/kernels/finish-inl.hpp>
 #include <posenc/fused/kernels/relative-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
@@ -25,13 +27,18 @@ namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 inline constexpr index_t prefill_keys = 128;
 /// Columns (query rows × heads) of a task: packed queries and output stay in the second-level cache.
 inline constexpr index_t prefill_columns = 512;
-/// Heads of a task: what turning a tile of keys costs is shared by so many.
+/// Panels of a head in a task: at least one, of at least one lane.
+inline constexpr index_t most_panels = prefill_columns;
+/// Heads of a task: what rotating a tile of keys costs is shared by so many.
 inline constexpr index_t prefill_heads = 4;
 
 /// The scratch of one task, cut into its parts; `floats` is what it takes.
 struct prefill_scratch {
   float *queries, *keys, *values, *scores, *output, *largest, *total, *keep;
   float *rows, *block;  ///< queries on their way to columns
+  float *elements = nullptr, *element_buffer = nullptr;
+  row_bounds* seen;   ///< of each query row, in the run of keys at hand
+  position* nearest;  ///< of each query row: nearest_distance, where the bias is linear
   relative_scratch relative{};
   index_t output_stride = 0, floats = 0;
 
@@ -54,6 +61,13 @@ struct prefill_scratch {
     largest = take(columns), total = take(columns), keep = take(width);
     rows = take(heads * lanes() * pack.stride + 6 * vector_slack);
     block = take(2 * lanes() * lanes());
+    constexpr auto floats_of = [](std::size_t bytes) { return static_cast<index_t>(bytes / sizeof(float)); };
+    seen = reinterpret_cast<row_bounds*>(take(rows_of_head * floats_of(sizeof(row_bounds))));
+    nearest = reinterpret_cast<position*>(take(rows_of_head * floats_of(sizeof(position))));
+    if (problem.has_elements()) {
+      elements = take(prefill_keys * width);
+      element_buffer = take(element_buffer_floats());
+    }
     if (relative_scratch::is_needed(problem)) {
       const index_t offsets = relative_scratch::offsets(prefill_keys);
       relative.row_stride = relative_scratch::stride_of(problem);
@@ -62,53 +76,6 @@ struct prefill_scratch {
     }
   }
 };
-
-/// What a range of rows spans.
-struct position_span {
-  position lowest = 0, highest = 0;
-  bool run = false;
-};
-
-HWY_INLINE position_span span_of(const row_positions& positions, index_t first, index_t count) {
-  if (positions.is_run(first, count)) return {positions[first], positions[first] + count - 1, true};
-  position_span span{positions[first], positions[first], false};
-  for (index_t n = 1; n < count; ++n) {
-    span.lowest = (std::min)(span.lowest, positions[first + n]);
-    span.highest = (std::max)(span.highest, positions[first + n]);
-  }
-  return span;
-}
-
-enum class sight : unsigned char { none, some, all };
-
-/// What queries in `queries` see of keys in `keys`, judged by the ends of both.
-HWY_INLINE sight sight_of(const attention_problem& problem, const position_span& queries, const position_span& keys) {
-  const position nearest_ahead = keys.lowest - queries.highest,
-                 farthest_ahead = keys.highest - queries.lowest;
-  const bool ahead_limited = problem.farthest_ahead != attention_problem::no_limit,
-             behind_limited = problem.farthest_behind != attention_problem::no_limit;
-  if (ahead_limited && nearest_ahead > problem.farthest_ahead) return sight::none;
-  if (behind_limited && -farthest_ahead > problem.farthest_behind) return sight::none;
-  if (ahead_limited && farthest_ahead > problem.farthest_ahead) return sight::some;
-  if (behind_limited && -nearest_ahead > problem.farthest_behind) return sight::some;
-  return sight::all;
-}
-
-/// Rows [begin, end) of a run of keys that at least one of the queries sees.
-HWY_INLINE row_range seen_rows(const attention_problem& problem, const position_span& queries, const position_span& keys,
-                               index_t count) {
-  row_range rows{0, count};
-  if (!keys.run) return rows;
-  // Limits and distances reach to 2^62: one is added at the end.
-  if (problem.farthest_ahead != attention_problem::no_limit)
-    rows.end = (std::clamp)(attention_problem::within_limits(queries.highest - keys.lowest) + problem.farthest_ahead,
-                            position{-1}, position{count - 1}) +
-               1;
-  if (problem.farthest_behind != attention_problem::no_limit)
-    rows.begin = (std::clamp)(attention_problem::within_limits(queries.lowest - keys.lowest) - problem.farthest_behind,
-                              position{0}, position{rows.end});
-  return rows;
-}
 
 /// The angles of query rows, one after the other. Consecutive positions share a base and take the rest from the
 /// table of steps, as keys do.
@@ -136,8 +103,9 @@ class query_angles {
 
  private:
   HWY_INLINE void fill(index_t row, pair_angles& angles) const {
-    token_angles(*problem_.rotary, problem_.queries[row], rotation_side::query,
-                 static_cast<float>(problem_.rotary->attention_factor), growth_origin_, angles.cos, angles.sin);
+    token_angles(*problem_.rotary, place_of(problem_.queries, row), rotation_side::query,
+                 static_cast<float>(problem_.rotary->attention_factor), growth_origin_, angles.cos,
+                 angles.sin);
   }
   HWY_INLINE void compose() {
     const step_angles step = loader_.step(step_);
@@ -155,32 +123,6 @@ class query_angles {
   pair_angles base_;
   index_t step_ = 0, steps_ = 0;
 };
-
-/// lanes() × lanes() floats turned about their diagonal: to[c·to_stride + r] = from[r·from_stride + c]. Taking the
-/// even elements of all, then the odd ones, moves the last bit of an index to its front; done once for each bit
-/// of c, that swaps r and c. `buffer` holds twice the block.
-inline HWY_NOINLINE void transpose_block(const float* from, index_t from_stride, index_t columns, float* to,
-                                         index_t to_stride, float* buffer) {
-  const float* in = from;
-  index_t in_stride = from_stride;
-#if HWY_TARGET == HWY_SCALAR
-  static_cast<void>(buffer);
-#else
-  const index_t n = lanes();
-  float* out = buffer;
-  for (index_t bit = 1; bit < n; bit *= 2) {
-    for (index_t r = 0; r < n; r += 2) {
-      float_vector even, odd;
-      split_neighbours(load(in + r * in_stride), load(in + (r + 1) * in_stride), even, odd);
-      store(even, out + r / 2 * n), store(odd, out + (n + r) / 2 * n);
-    }
-    in = out;
-    in_stride = n;
-    out = out == buffer ? buffer + n * n : buffer;
-  }
-#endif
-  for (index_t c = 0; c < columns; ++c) store(load(in + c * in_stride), to + c * to_stride);
-}
 
 /// One task of the prefill: rows [first_row, first_row + rows) of heads [first_head, first_head + heads) of a
 /// KV head.
@@ -207,19 +149,19 @@ struct prefill_task {
     std::fill_n(scratch.largest, heads * panels * width, lowest_score);
     std::fill_n(scratch.total, heads * panels * width, 0.0f);
     query_angles angles(problem, loader, growth_origin);
-    // As many rows as a vector has lanes are packed, then turned into columns.
+    // As many rows as a vector has lanes are packed, then transposed to columns.
     for (index_t group = tokens.begin / lanes() * lanes(); group < tokens.end; group += lanes()) {
       const row_range here{(std::max)(group, tokens.begin), (std::min)(group + lanes(), tokens.end)};
       if (here.end - here.begin < lanes()) std::fill_n(scratch.rows, heads * lanes() * stride, 0.0f);
       for (index_t r = here.begin; r < here.end; ++r) {
         const position at = problem.queries[first_row + r];
         if (problem.rotary) angles.move_to(first_row + r, first_row + tokens.end);
-        const float factor = query_factor(problem, at);
         for (index_t h = 0; h < heads; ++h) {
           if (r + rows_ahead < tokens.end)
             fetch_to_read(problem.q.row(first_row + r + rows_ahead, first_head + h),
                           problem.head_dim * bytes_of(problem.q.type));
-          load_query(problem, loader, first_row + r, first_head + h, angles.here, factor,
+          load_query(problem, loader, first_row + r, first_head + h, angles.here,
+                     query_factor(problem, first_head + h, at),
                      scratch.rows + (h * lanes() + r - group) * stride);
         }
       }
@@ -231,18 +173,16 @@ struct prefill_task {
     }
   }
 
-  /// S, softmax and O of one panel against one tile of keys that lies in scratch.
-  HWY_NOINLINE void attend(index_t head, index_t panel, index_t first_key, row_range seen, bool run,
-                           bool partial, bool finite_values) const {
-    const index_t width = panel_width(), at = column(head, panel);
-    const index_t keys = seen.end - seen.begin;
-    const product_shape score_product{loader.pack.steps, loader.pack.stride, 1, width, width};
-    const float* const queries = scratch.queries + at * loader.pack.steps;
-    for (index_t t = 0; t < keys; t += block_rows)
-      product((std::min)(keys - t, block_rows), score_product,
-              scratch.keys + (seen.begin + t) * loader.pack.stride, queries, nullptr,
-              scratch.scores + t * width);
+  /// What all heads of a panel share of a tile of keys.
+  struct tile_facts {
+    bool keys_run, queries_run, finite_values;
+  };
 
+  /// S, softmax and O of one panel against rows `keys` of the tile of keys that lies in scratch.
+  HWY_NOINLINE void attend(index_t head, index_t panel, index_t first_key, row_range keys,
+                           const tile_facts& facts, bool partial) const {
+    const index_t width = panel_width(), at = column(head, panel);
+    const index_t count = keys.end - keys.begin;
     const row_range inside = panel_rows(panel);
     // A panel that begins before the first token has no position for lane 0: element by element there.
     const bool whole = inside.begin == panel * width;
@@ -252,27 +192,41 @@ struct prefill_task {
                              first_head + head,
                              first_row + inside.begin,
                              inside.end - inside.begin,
-                             first_key + seen.begin,
-                             keys,
-                             run && whole};
+                             first_key + keys.begin,
+                             count,
+                             facts.keys_run && facts.queries_run && whole,
+                             facts.keys_run && whole,
+                             facts.keys_run ? scratch.seen + inside.begin : nullptr,
+                             scratch.nearest + inside.begin};
+    float* const elements = scratch.elements + (whole ? 0 : lane);
+    sight elements_seen = sight::all;
+    if (problem.has_elements()) elements_seen = fill_elements(scores, elements, scratch.element_buffer);
+    if (elements_seen == sight::none) return;
+
+    const product_shape score_product{loader.pack.steps, loader.pack.stride, 1, width, width};
+    const float* const queries = scratch.queries + at * loader.pack.steps;
+    for (index_t t = 0; t < count; t += block_rows)
+      product((std::min)(count - t, block_rows), score_product,
+              scratch.keys + (keys.begin + t) * loader.pack.stride, queries, nullptr,
+              scratch.scores + t * width);
     if (problem.callbacks.relative_key) {
       if (can_multiply_relative_keys(scores))
         multiply_relative_keys(scores, queries, scratch.relative);
       else
         add_relative_keys(scores);
     }
-    if (problem.softcap > 0) cap_scores({problem, scratch.scores, 0, 0, 0, 0, keys, false});
+    if (problem.softcap > 0) cap_scores(problem, scratch.scores, count * width);
     if (problem.bias.kind != distance_bias::form::none) add_distance_bias(scores);
-    if (problem.callbacks.bias) add_called_bias(scores);
+    if (elements_seen == sight::some) add_elements(scores, elements);
     if (partial) mask_scores(scores);
-    softmax_panel(scratch.scores, keys, scratch.largest + at, scratch.total + at, scratch.keep);
+    softmax_panel(scratch.scores, count, scratch.largest + at, scratch.total + at, scratch.keep);
 
     float* const output = scratch.output + at * scratch.output_stride;
     const row_range lanes_used{lane, inside.end - panel * width};
-    if (finite_values)
-      add_values(lanes_used.end, seen, output);
+    if (facts.finite_values)
+      add_values(lanes_used.end, keys, output);
     else
-      add_seen_values(lanes_used, seen, output);
+      add_seen_values(lanes_used, keys, output);
     if (problem.callbacks.relative_value) {
       float* const first = output + lane * scratch.output_stride;
       if (scores.run)
@@ -294,7 +248,7 @@ struct prefill_task {
     }
   }
 
-  /// The same without a product of zero: where values are infinite or no numbers, a query must not meet
+  /// The same without a product of zero: where values are infinite or NaN, a query must not meet
   /// those it does not see.
   HWY_NOINLINE void add_seen_values(row_range queries, row_range keys, float* output) const {
     const index_t width = panel_width();
@@ -314,82 +268,108 @@ struct prefill_task {
   HWY_NOINLINE void write_rows() const {
     constexpr index_t rows_ahead = 8;
     for (index_t r = 0; r < rows; ++r) {
+      const bool is_token = r >= tokens.begin && r < tokens.end;
       for (index_t h = 0; h < heads; ++h) {
         const index_t head = first_head + h, row = first_row + r;
         if (r + rows_ahead < rows)
-          fetch_to_write(problem.out.row(row + rows_ahead, head), problem.value_dim * bytes_of(problem.out.type));
+          fetch_to_write(problem.out.row(row + rows_ahead, head),
+                         problem.value_dim * bytes_of(problem.out.type));
         const index_t at = column(h, r / panel_width()) + r % panel_width();
-        finish_row(problem, head, row, r >= tokens.begin && r < tokens.end, scratch.largest[at],
-                   scratch.total[at], scratch.output + at * scratch.output_stride);
+        finish_row(problem, head, row,
+                   {scratch.largest[at], scratch.total[at], scratch.output + at * scratch.output_stride,
+                    is_token, is_token ? bias_left_out(problem, head, scratch.nearest[r]) : 0});
       }
     }
   }
 
-  /// The first tile of keys at or behind `first` that some query sees; the end if there is none.
-  HWY_NOINLINE index_t seen_tile(const position_span& queries, index_t first) const {
-    const index_t end = problem.valid_keys.end;
-    while (first < end &&
-           sight_of(problem, queries, span_of(problem.keys, first, (std::min)(prefill_keys, end - first))) ==
-               sight::none)
-      first += prefill_keys;
-    return (std::min)(first, end);
+  /// Rows of a run of keys that some query of a panel sees, and those that every query sees by mask and window.
+  struct panel_sight {
+    row_range some{}, all{};
+  };
+  /// Sets the bounds of every query in a run of keys.
+  HWY_NOINLINE void look_at(const key_run& run) const {
+    for (index_t r = tokens.begin; r < tokens.end; ++r)
+      scratch.seen[r] = bounds_in(problem, first_row + r, run);
+  }
+  HWY_INLINE panel_sight sight_of_panel(index_t panel, const key_run& run) const {
+    panel_sight result{{run.begin, run.begin}, {run.begin, run.end}};
+    const row_range here = panel_rows(panel);
+    for (index_t r = here.begin; r < here.end; ++r) {
+      const row_bounds& seen = scratch.seen[r];
+      result.some = hull_of(result.some, hull_of(seen.base, seen.open));
+      result.all = intersection(result.all, seen.base);
+    }
+    return result;
+  }
+
+  /// All keys of one run of consecutive positions.
+  HWY_NOINLINE void attend_run(const key_run& run) const {
+    look_at(run);
+    panel_sight sights[most_panels];
+    row_range whole{run.begin, run.begin};
+    for (index_t panel = 0; panel < panels; ++panel) {
+      sights[panel] = sight_of_panel(panel, run);
+      whole = hull_of(whole, sights[panel].some);
+    }
+    for (index_t first = whole.begin; first < whole.end;) {
+      // Tiles begin where the run does, whoever looks: the bits of a row then do not depend on its neighbours.
+      const index_t begin = run.begin + (first - run.begin) / prefill_keys * prefill_keys;
+      const index_t count = (std::min)(prefill_keys, run.end - begin);
+      const row_range tile{begin, begin + count};
+      bool loaded = false, finite_values = true;
+      for (index_t panel = 0; panel < panels; ++panel) {
+        const row_range seen = intersection(sights[panel].some, tile);
+        const row_range here = panel_rows(panel);
+        if (is_empty(seen) || is_empty(here)) continue;
+        if (!loaded) {
+          loader.load_keys(kv_head, begin, count, growth_origin, scratch.keys);
+          finite_values = load_values(problem, kv_head, begin, count, prefill_keys, scratch.values);
+          loaded = true;
+        }
+        const tile_facts facts{true, problem.queries.is_run(first_row + here.begin, here.end - here.begin),
+                               finite_values};
+        const bool partial = seen.begin < sights[panel].all.begin || seen.end > sights[panel].all.end;
+        for (index_t h = 0; h < heads; ++h)
+          attend(h, panel, begin, {seen.begin - begin, seen.end - begin}, facts, partial);
+      }
+      first = tile.end;
+    }
+  }
+
+  /// Keys whose positions are scattered, element by element.
+  HWY_NOINLINE void attend_scattered() const {
+    for (index_t first = problem.valid_keys.begin; first < problem.valid_keys.end; first += prefill_keys) {
+      const index_t count = (std::min)(prefill_keys, problem.valid_keys.end - first);
+      const position_span keys = span_of(problem.keys, first, count);
+      bool loaded = false;
+      tile_facts facts{false, false, true};
+      for (index_t panel = 0; panel < panels; ++panel) {
+        const row_range here = panel_rows(panel);
+        if (is_empty(here)) continue;
+        const position_span queries = span_of(problem.queries, first_row + here.begin, here.end - here.begin);
+        const sight seen = sight_of(problem, queries, keys);
+        if (seen == sight::none) continue;
+        if (!loaded) {
+          loader.load_keys(kv_head, first, count, growth_origin, scratch.keys);
+          facts.finite_values = load_values(problem, kv_head, first, count, prefill_keys, scratch.values);
+          loaded = true;
+        }
+        for (index_t h = 0; h < heads; ++h) attend(h, panel, first, {0, count}, facts, seen == sight::some);
+      }
+    }
   }
 
   HWY_NOINLINE void run() const {
     if (tokens.begin < tokens.end) {
       std::fill_n(scratch.output, heads * panels * panel_width() * scratch.output_stride, 0.0f);
-      const position_span all = span_of(problem.queries, first_row + tokens.begin, tokens.end - tokens.begin);
-      index_t next = seen_tile(all, problem.valid_keys.begin);
+      if (problem.bias.kind == distance_bias::form::linear)
+        for (index_t r = tokens.begin; r < tokens.end; ++r)
+          scratch.nearest[r] = nearest_distance(problem, first_row + r);
       pack_queries();
-      while (next < problem.valid_keys.end) {
-        const index_t first = next, count = (std::min)(prefill_keys, problem.valid_keys.end - first);
-        next = seen_tile(all, first + prefill_keys);
-        const position_span keys = span_of(problem.keys, first, count);
-        loader.load_keys(kv_head, first, count, growth_origin, scratch.keys);
-        const bool finite_values = load_values(problem, kv_head, first, count, prefill_keys, scratch.values);
-        for (index_t panel = 0; panel < panels; ++panel) {
-          const row_range here = panel_rows(panel);
-          if (here.begin >= here.end) continue;
-          const position_span queries = span_of(problem.queries, first_row + here.begin, here.end - here.begin);
-          const sight seen = sight_of(problem, queries, keys);
-          if (seen == sight::none) continue;
-          const row_range visible = seen_rows(problem, queries, keys, count);
-          if (visible.begin >= visible.end) continue;
-          for (index_t h = 0; h < heads; ++h)
-            attend(h, panel, first, visible, queries.run && keys.run, seen == sight::some, finite_values);
-        }
-      }
+      if (!problem.runs) attend_scattered();
+      for (index_t n = 0; n < problem.run_count; ++n) attend_run(problem.runs[n]);
     }
     write_rows();
-  }
-
-  /// Writes one output row, Σ w v / Σ w with the head's sink counted, and its log-sum-exp. A row that saw
-  /// nothing is 0 and −∞.
-  static HWY_NOINLINE void finish_row(const attention_problem& problem, index_t head, index_t row, bool is_token,
-                                      float largest, float total, const float* output) {
-    void* const to = problem.out.row(row, head);
-    float* const lse = problem.log_sum_exp
-                           ? problem.log_sum_exp + row * problem.lse_token_stride + head * problem.lse_head_stride
-                           : nullptr;
-    // A NaN never becomes the largest score, but it is in the total.
-    const bool saw = is_token && (largest > lowest_score || !(total == 0));
-    const bool sink = is_token && problem.sinks != nullptr;
-    if (!saw && !sink) {
-      HWY_ALIGN const float nothing[widest_head + vector_slack] = {};
-      store_row(nothing, 0.0f, problem.value_dim, problem.out.type, to);
-      if (lse) *lse = minus_infinity<float>();
-      return;
-    }
-    double m = saw ? static_cast<double>(largest) * ln_2 : 0, sum = saw ? static_cast<double>(total) : 0;
-    double factor = 1;
-    if (sink) {
-      const double logit = problem.sinks[head], top = saw ? (std::max)(m, logit) : logit;
-      factor = saw ? std::exp(m - top) : 0;
-      sum = sum * factor + std::exp(logit - top);
-      m = top;
-    }
-    store_row(output, static_cast<float>(factor / sum), problem.value_dim, problem.out.type, to);
-    if (lse) *lse = static_cast<float>(m + std::log(sum));
   }
 };
 

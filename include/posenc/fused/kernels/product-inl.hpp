@@ -38,7 +38,7 @@ struct product_shape {
 };
 
 /// C[r][x] = keep[r]·C[r][x] + Σ_t A[r][t]·B[t][x], r < Rows, x < Vectors·lanes. Without `keep`, C is only
-/// written. With `Fetch`, what lies b_ahead bytes behind each vector of B is asked for. Named accumulators rather
+/// written. With `Fetch`, what lies b_ahead bytes after each vector of B is prefetched. Named accumulators rather
 /// than arrays: scalable vectors (SVE) cannot be array elements.
 template <int Rows, int Vectors, bool Fetch, class B>
 HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RESTRICT a,

@@ -4,7 +4,7 @@
 /// set.
 ///
 /// Where queries and keys stand on consecutive positions, a panel of W queries against T keys meets only
-/// T + W − 1 offsets: their rows are asked for once, both sums are matrix products with them, and what belongs
+/// T + W − 1 offsets: their rows are evaluated once, both sums are matrix products with them, and what belongs
 /// to key t and query x stands at offset t + W − 1 − x. Elsewhere it goes row by row.
 #if defined(POSENC_FUSED_RELATIVE_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef POSENC_FUSED_RELATIVE_INL_HPP
@@ -15,8 +15,8 @@
 
 #include <algorithm>
 
-#include <posenc/fused/kernels/softmax-inl.hpp>
 #include <posenc/fused/kernels/product-inl.hpp>
+#include <posenc/fused/kernels/softmax-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
@@ -43,6 +43,13 @@ HWY_INLINE bool can_multiply_relative_keys(const score_panel& panel) {
   return panel.run && !panel.problem.rotary && !panel.problem.callbacks.rotate;
 }
 
+/// False where no query sees a key at this offset.
+HWY_INLINE bool may_see(const attention_problem& problem, position offset) {
+  if (problem.bounds) return true;
+  return (problem.farthest_behind == attention_problem::no_limit || -offset <= problem.farthest_behind) &&
+         (problem.farthest_ahead == attention_problem::no_limit || offset <= problem.farthest_ahead);
+}
+
 /// Rows of all offsets of a panel; zeros where no query sees a key at that offset.
 inline HWY_NOINLINE void fill_relative_rows(const score_panel& panel, relative_call row_of, index_t channels,
                                             const relative_scratch& scratch) {
@@ -52,7 +59,7 @@ inline HWY_NOINLINE void fill_relative_rows(const score_panel& panel, relative_c
   for (index_t o = 0; o < count; ++o) {
     float* const row = scratch.rows + o * scratch.row_stride;
     std::fill_n(row, scratch.row_stride, 0.0f);
-    if (o >= panel_width() - panel.queries && problem.sees(0, lowest + o))
+    if (o >= panel_width() - panel.queries && may_see(problem, lowest + o))
       row_of(problem.callbacks.encoding, panel.head, lowest + o, row, channels);
   }
 }
@@ -90,7 +97,7 @@ inline HWY_NOINLINE void multiply_relative_values(const score_panel& panel, cons
               output + x * output_stride + c);
 }
 
-/// Σ_c a_c·b_c; `a` holds zeros behind its last channel.
+/// Σ_c a_c·b_c; `a` holds zeros after its last channel.
 HWY_INLINE float dot_of(const float* a, const float* b, index_t channels) {
   float_vector sum = hn::Zero(float_tag());
   for (index_t c = 0; c < channels; c += lanes())
@@ -107,11 +114,12 @@ inline HWY_NOINLINE void add_relative_keys(const score_panel& panel) {
     const index_t row = panel.first_query + x;
     const position here = problem.queries[row];
     widen_row(problem.q, row, panel.head, problem.head_dim, query);
-    const float factor = query_factor(problem, here);
+    const float factor = query_factor(problem, panel.head, here);
     for (index_t t = 0; t < panel.keys; ++t) {
       const position there = problem.keys[panel.first_key + t];
-      if (!problem.sees(here, there)) continue;
-      problem.callbacks.relative_key(problem.callbacks.encoding, panel.head, there - here, relative, problem.head_dim);
+      if (!problem.sees(row, panel.first_key + t)) continue;
+      problem.callbacks.relative_key(problem.callbacks.encoding, panel.head, there - here, relative,
+                                     problem.head_dim);
       panel.scores[t * panel_width() + x] += dot_of(query, relative, problem.head_dim) * factor;
     }
   }
@@ -128,8 +136,8 @@ inline HWY_NOINLINE void add_relative_values(const score_panel& panel, float* ou
     for (index_t t = 0; t < panel.keys; ++t) {
       const float weight = panel.scores[t * panel_width() + x];
       if (weight == 0) continue;
-      problem.callbacks.relative_value(problem.callbacks.encoding, panel.head, problem.keys[panel.first_key + t] - here,
-                                relative, problem.value_dim);
+      problem.callbacks.relative_value(problem.callbacks.encoding, panel.head,
+                                       problem.keys[panel.first_key + t] - here, relative, problem.value_dim);
       for (index_t c = 0; c < problem.value_dim; ++c) sum[c] += weight * relative[c];
     }
     for (index_t c = 0; c < problem.value_dim; ++c) output[x * output_stride + c] += sum[c];

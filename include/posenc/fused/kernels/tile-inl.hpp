@@ -21,18 +21,18 @@ HWY_INLINE void with_row(const tensor& from, index_t token, index_t head, With&&
   const index_t at = token * from.token_stride + head * from.head_stride;
   switch (from.type) {
     case storage::float32:
-      return with(static_cast<const float*>(from.data) + at);
+      return with(reinterpret_cast<const float*>(from.data) + at);
     case storage::bfloat16:
-      return with(static_cast<const bfloat16_bits*>(from.data) + at);
+      return with(reinterpret_cast<const bfloat16_bits*>(from.data) + at);
     case storage::float16:
-      return with(static_cast<const float16_bits*>(from.data) + at);
+      return with(reinterpret_cast<const float16_bits*>(from.data) + at);
   }
 }
 
 /// Rows of keys or values that are on their way while one is loaded: about what the third-level cache needs.
 inline constexpr index_t tile_rows_ahead = 16;
 
-/// Asks for the row that is tile_rows_ahead rows behind row t of a tile.
+/// Prefetches the row that lies tile_rows_ahead rows after row t of a tile.
 HWY_INLINE void fetch_tile_row(const tensor& from, index_t first, index_t t, index_t count, index_t head,
                                index_t channels) {
   if (t + tile_rows_ahead < count)
@@ -54,7 +54,7 @@ struct key_loader {
 
   [[nodiscard]] HWY_INLINE step_angles step(index_t t) const { return {table + t * table_stride}; }
 
-  /// Keys [row, row + count) of a KV head, turned, as rows of pack.stride. A run of positions shares one base
+  /// Keys [row, row + count) of a KV head, rotated, as rows of pack.stride. A run of positions shares one base
   /// angle.
   HWY_NOINLINE void load_keys(index_t kv_head, index_t row, index_t count, position growth_origin,
                               float* tile) const {
@@ -64,16 +64,17 @@ struct key_loader {
         fetch_tile_row(problem.k, row, t, count, kv_head, problem.head_dim);
         widen_row(problem.k, row + t, kv_head, problem.head_dim, to);
         if (problem.callbacks.rotate && !problem.keys_are_rotated)
-          problem.callbacks.rotate(problem.callbacks.encoding, to, problem.head_dim, problem.keys[row + t], rotation_side::key);
+          problem.callbacks.rotate(problem.callbacks.encoding, to, problem.head_dim, problem.keys[row + t],
+                                   problem.keys.place(row + t), rotation_side::key);
       }
       return;
     }
     pair_angles base;
-    const bool shared = rotary->depends_on_offset_only() && problem.keys.is_run(row, count);
+    const bool shared = problem.splits_positions && problem.keys.is_run(row, count);
     for (index_t t = 0; t < count; ++t) {
       if (t == 0 || !shared)
-        token_angles(*rotary, problem.keys[row + t], rotation_side::key, static_cast<float>(rotary->attention_factor),
-                     growth_origin, base.cos, base.sin);
+        token_angles(*rotary, place_of(problem.keys, row + t), rotation_side::key,
+                     static_cast<float>(rotary->attention_factor), growth_origin, base.cos, base.sin);
       fetch_tile_row(problem.k, row, t, count, kv_head, problem.head_dim);
       with_row(problem.k, row + t, kv_head, [&](const auto* from) {
         rotate_row(from, *rotary, pack, problem.head_dim, base, shared ? step(t) : step_angles{},
@@ -83,7 +84,7 @@ struct key_loader {
   }
 };
 
-/// The exponents of x in place, all ones where it is infinite or no number. By the bits: under -ffast-math the
+/// The exponents of x in place, all ones where it is infinite or NaN. By the bits: under -ffast-math the
 /// compiler takes for granted that nothing is.
 HWY_INLINE auto exponents_of(float_vector x) {
   const hn::RebindToUnsigned<float_tag> du;
@@ -97,7 +98,7 @@ HWY_INLINE bool are_finite(Exponents exponents) {
   return hn::AllTrue(du, hn::Lt(exponents, hn::Set(du, 0x7f800000u)));
 }
 
-/// False when one of `count` floats, whole vectors of them, is infinite or no number.
+/// False when one of `count` floats, whole vectors of them, is infinite or NaN.
 HWY_INLINE bool all_finite(const float* from, index_t count) {
   auto exponents = exponents_of(hn::Zero(float_tag()));
   for (index_t n = 0; n < count; n += lanes()) exponents = hn::Max(exponents, exponents_of(load(from + n)));
@@ -105,10 +106,10 @@ HWY_INLINE bool all_finite(const float* from, index_t count) {
 }
 
 /// Values [row, row + count) of a KV head as panels of 2·lanes channels, [panel][key][2·lanes] with
-/// `keys_per_panel` keys each, zeros behind the last channel. Compact panels, because rows of a cache lie a
-/// power of two apart more often than not. False when one of them is infinite or no number.
-inline HWY_NOINLINE bool load_values(const attention_problem& problem, index_t kv_head, index_t row, index_t count,
-                                     index_t keys_per_panel, float* tile) {
+/// `keys_per_panel` keys each, zeros after the last channel. Compact panels, because rows of a cache lie a
+/// power of two apart more often than not. False when one of them is infinite or NaN.
+inline HWY_NOINLINE bool load_values(const attention_problem& problem, index_t kv_head, index_t row,
+                                     index_t count, index_t keys_per_panel, float* tile) {
   const index_t width = 2 * lanes();
   auto exponents = exponents_of(hn::Zero(float_tag()));
   for (index_t t = 0; t < count; ++t) {
@@ -128,9 +129,9 @@ inline HWY_NOINLINE bool load_values(const attention_problem& problem, index_t k
   return are_finite(exponents);
 }
 
-/// Query row `row` of `head`, turned to its position and multiplied by `factor`, in the order of packed keys.
-inline HWY_NOINLINE void load_query(const attention_problem& problem, const key_loader& keys, index_t row, index_t head,
-                                    const pair_angles& angles, float factor, float* to) {
+/// Query row `row` of `head`, rotated to its position and multiplied by `factor`, in the order of packed keys.
+inline HWY_NOINLINE void load_query(const attention_problem& problem, const key_loader& keys, index_t row,
+                                    index_t head, const pair_angles& angles, float factor, float* to) {
   HWY_ALIGN float natural[widest_head + 2 * vector_slack];
   widen_row(problem.q, row, head, problem.head_dim, natural);
   const rotation* const rotary = problem.rotary;
@@ -148,19 +149,20 @@ inline HWY_NOINLINE void load_query(const attention_problem& problem, const key_
       }
     }
   } else if (problem.callbacks.rotate) {
-    problem.callbacks.rotate(problem.callbacks.encoding, natural, problem.head_dim, problem.queries[row], rotation_side::query);
+    problem.callbacks.rotate(problem.callbacks.encoding, natural, problem.head_dim, problem.queries[row],
+                             problem.queries.place(row), rotation_side::query);
   }
   const float* const from = keys.rotary ? to : natural;
   const float_vector f = constant(factor);
   for (index_t c = 0; c < keys.pack.steps; c += lanes()) store(hn::Mul(load(from + c), f), to + c);
 }
 
-/// What multiplies q·k: the scale, the encoding's own at this position, and what the exponential wants (base
-/// 2, or the softcap's argument).
-HWY_INLINE float query_factor(const attention_problem& problem, position query) {
-  double factor = problem.scale;
-  if (problem.callbacks.scale) factor *= problem.callbacks.scale(problem.callbacks.encoding, query);
-  return static_cast<float>(problem.softcap > 0 ? factor / problem.softcap : factor * 1.4426950408889634);
+/// What multiplies q·k of a head: the scale, the encoding's own at this position, and the unit of scores (or what
+/// the softcap divides by).
+HWY_INLINE float query_factor(const attention_problem& problem, index_t head, position query) {
+  double factor = problem.scale_of(head);
+  if (problem.callbacks.scale) factor *= problem.callbacks.scale(problem.callbacks.encoding, head, query);
+  return static_cast<float>(problem.softcap > 0 ? factor / problem.softcap : factor * score_unit);
 }
 
 }  // namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE

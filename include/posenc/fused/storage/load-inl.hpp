@@ -71,7 +71,7 @@ HWY_INLINE float_vector load(const float16_bits* from) {
 #endif
 }
 
-/// The first `count` elements, zeros behind them; nothing beyond is read.
+/// The first `count` elements, zeros after them; nothing beyond is read.
 template <class T>
 HWY_INLINE float_vector load_first(const T* from, index_t count) {
   if (count >= lanes()) return load(from);
@@ -91,7 +91,7 @@ HWY_INLINE void keep_in_register([[maybe_unused]] float_vector& value) {
 /// Bytes of a cache line.
 inline constexpr index_t line_bytes = 64;
 
-/// Asks the second-level cache for what lies `distance` bytes behind `from`. That need not be memory of ours:
+/// Prefetches what lies `distance` bytes after `from` into the second-level cache. That need not be memory of ours:
 /// nothing is read.
 HWY_INLINE void fetch_ahead(const void* from, index_t distance) {
 #if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
@@ -111,8 +111,8 @@ HWY_INLINE void fetch_ahead(const T* row, index_t channel, index_t distance) {
   if (whole_line || channel * size % line_bytes == 0) fetch_ahead(row + channel, distance);
 }
 
-/// Asks for every line of `bytes` bytes that will be read soon. Always inlined: GCC drops callbacks of a function that
-/// does nothing but ask.
+/// Prefetches every line of `bytes` bytes that will be read soon. Always inlined: GCC drops callbacks of a function that
+/// does nothing but prefetch.
 HWY_INLINE void fetch_to_read(const char* from, index_t bytes) {
   for (index_t byte = 0; byte < bytes; byte += line_bytes) fetch_ahead(from, byte);
 }
@@ -126,15 +126,12 @@ HWY_INLINE void fetch_to_write(const char* from, index_t bytes) {
 #endif
 }
 
-/// Asks for a line for the first-level cache, and with it for the address of its page.
+/// Prefetches a line into the first-level cache, and with it the address of its page.
 HWY_INLINE void fetch_page([[maybe_unused]] const char* at) {
 #if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
   __builtin_prefetch(at, 0, 3);
 #endif
 }
-
-/// |stride|; one less where it is negative, so that it always fits.
-HWY_INLINE index_t width_of_stride(index_t stride) { return stride < 0 ? -(stride + 1) : stride; }
 
 /// Bytes of the smallest page.
 inline constexpr index_t page_bytes = 4096;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 /// \file
-/// Turning channels in registers. Included once per instruction set.
+/// Rotating channels in registers. Included once per instruction set.
 ///
-/// A tile of keys at consecutive positions j0 + t is turned by R(j0 + t) = R(j0)·R(t): R(j0) costs one
+/// A tile of keys at consecutive positions j0 + t is rotated by R(j0 + t) = R(j0)·R(t): R(j0) costs one
 /// vectorised sine per pair and tile, R(t) comes from a small table shared by all tiles. No table grows with
 /// the context, and the phase of j0 is exact (rope/phase.hpp) at any position.
 ///
-/// Where keys turn on load, the tile holds a head as [first channels of the pairs | second channels | the
+/// Where keys rotate on load, the tile holds a head as [first channels of the pairs | second channels | the
 /// rest] whatever the pairing: a dot product does not mind the order as long as queries are packed alike.
 #if defined(POSENC_FUSED_ROTATE_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef POSENC_FUSED_ROTATE_INL_HPP
@@ -51,20 +51,34 @@ HWY_INLINE std::int32_t top_bits(phase at) {
   return static_cast<std::int32_t>(static_cast<std::uint32_t>((at.hi + (std::uint64_t{1} << 31)) >> 32));
 }
 
-/// The angles of the token at `token`, relative to `origin` where the rotation allows it. `factor`
-/// multiplies cos and sin; the growth of xPos is that of this side between origin and token.
-inline HWY_NOINLINE void token_angles(const rotation& rotary, position token, rotation_side side,
+/// Where a token stands: at a position, or on axes.
+struct token_place {
+  position token = 0;
+  const axis_positions* axes = nullptr;
+
+  [[nodiscard]] HWY_INLINE position of_pair(const rotation& rotary, index_t pair) const {
+    return axes ? rotary.position_of(pair, *axes) : rotary.position_of(pair, token);
+  }
+};
+HWY_INLINE token_place place_of(const row_positions& positions, index_t row) {
+  return {positions[row], positions.place(row)};
+}
+
+/// The angles of a token. `factor` multiplies cos and sin; the growth of xPos is that of this side between its origin
+/// and the token.
+inline HWY_NOINLINE void token_angles(const rotation& rotary, const token_place& place, rotation_side side,
                                       float factor, position growth_origin, float* cosines, float* sines) {
+  const position token = place.token;
   const index_t pairs = rotary.pairs();
   if (rotary.framework_frequencies.empty()) {
     std::int32_t phases[most_pairs + vector_slack];
     for (index_t p = 0; p < pairs; ++p)
-      phases[p] = top_bits(rotary.phase_per_token[static_cast<std::size_t>(p)] * rotary.position_of(p, token));
+      phases[p] = top_bits(rotary.phase_per_token[static_cast<std::size_t>(p)] * place.of_pair(rotary, p));
     std::memset(phases + pairs, 0, sizeof(std::int32_t) * vector_slack);
     angles_of_phases(phases, pairs, factor, cosines, sines);
   } else {
     for (index_t p = 0; p < pairs; ++p) {
-      const cos_sin<float> angle = rotary.cos_sin_at<float>(p, token);
+      const cos_sin<float> angle = rotary.cos_sin_of_place<float>(p, place.of_pair(rotary, p));
       cosines[p] = angle.cos * factor;
       sines[p] = angle.sin * factor;
     }
@@ -93,31 +107,37 @@ HWY_INLINE void store_step(index_t pair, float_vector cosine, float_vector sine,
   store(sine, row + 2 * pair + lanes());
 }
 
-/// (x, y) turned by the angle of that cosine and sine. The cosine and sine of an angle are such a pair too:
-/// turning them adds the angles.
+/// (x, y) rotated by the angle of that cosine and sine. The cosine and sine of an angle are such a pair too:
+/// rotating them adds the angles.
 HWY_INLINE void turn_pair(float_vector& x, float_vector& y, float_vector cosine, float_vector sine) {
   const float_vector turned = hn::MulSub(x, cosine, hn::Mul(y, sine));
   y = hn::MulAdd(x, sine, hn::Mul(y, cosine));
   x = turned;
 }
 
-/// R(t) for t = 0 … rows−1, growth of a key included, `stride` floats per key. Made from R(16a)·R(b), two short runs of
-/// sines instead of one long one; the phases of the first run are sums, which are exact.
+/// R(t) for t = 0 … rows−1, growth of a key included, `stride` floats per key. Made from R(8a)·R(b): two short runs of
+/// sines instead of one long one. Their phases are sums of 64-bit fractions of a turn, off by 2^−57 at most.
 inline HWY_NOINLINE void fill_step_table(const rotation& rotary, index_t rows, index_t stride, float* table) {
-  constexpr index_t fine = 16;
+  constexpr index_t fine = 8;
   const index_t pairs = rotary.pairs();
+  const bool grows = !rotary.growth_per_token.empty();
   pair_angles angles;
-  phase phases[most_pairs] = {};
+  std::uint64_t at[most_pairs] = {}, each[most_pairs] = {};
   std::int32_t top[most_pairs + vector_slack] = {};
+  for (index_t p = 0; p < pairs; ++p) each[p] = rotary.phase_per_token[static_cast<std::size_t>(p)].hi;
   for (index_t t = 0; t < rows; t += t < fine ? 1 : fine) {
-    if (t < fine && rotary.growth_per_token.empty()) {
+    if (grows) {
+      token_angles(rotary, {t, nullptr}, rotation_side::key, 1.0f, 0, angles.cos, angles.sin);
+    } else {
+      if (t == fine)  // from here on `fine` tokens a step
+        for (index_t p = 0; p < pairs; ++p)
+          each[p] = (rotary.phase_per_token[static_cast<std::size_t>(p)] * fine).hi;
       for (index_t p = 0; p < pairs; ++p) {
-        top[p] = top_bits(phases[p]);
-        phases[p] = phases[p] + rotary.phase_per_token[static_cast<std::size_t>(p)];
+        top[p] =
+            static_cast<std::int32_t>(static_cast<std::uint32_t>((at[p] + (std::uint64_t{1} << 31)) >> 32));
+        at[p] += each[p];
       }
       angles_of_phases(top, pairs, 1.0f, angles.cos, angles.sin);
-    } else {
-      token_angles(rotary, t, rotation_side::key, 1.0f, 0, angles.cos, angles.sin);
     }
     for (index_t p = 0; p < pairs; p += lanes())
       store_step(p, load(angles.cos + p), load(angles.sin + p), table + t * stride);
@@ -153,7 +173,7 @@ HWY_INLINE void load_whole_pairs(const T* row, index_t pairs, index_t p, float_v
     split_neighbours(load(row + 2 * p), load(row + 2 * p + lanes()), a, b);
 }
 
-/// The same with zeros behind the last pair.
+/// The same with zeros after the last pair.
 template <class T>
 HWY_INLINE void load_pairs(const T* row, posenc::pairing pairing, index_t pairs, index_t p, float_vector& a,
                            float_vector& b) {
@@ -171,10 +191,10 @@ HWY_INLINE void load_pairs(const T* row, posenc::pairing pairing, index_t pairs,
 /// Where a packed head keeps its parts. Each begins on a whole vector, so that whole vectors can be read and
 /// written; the gaps are zeros and add nothing to a product.
 struct packed_head {
-  index_t pairs = 0;   ///< turning pairs; 0 where the head is copied as it is
+  index_t pairs = 0;   ///< rotating pairs; 0 where the head is copied as it is
   index_t second = 0;  ///< where the second channels of the pairs begin
   index_t before = 0;  ///< where the channels before the rotary slice begin
-  index_t behind = 0;  ///< where those behind it begin
+  index_t behind = 0;  ///< where those after it begin
   index_t steps = 0;   ///< length of a product over the packed head
   index_t stride = 0;  ///< from one packed head to the next: steps in whole vectors and one more to spare
 };
@@ -193,13 +213,13 @@ HWY_INLINE packed_head packing_of(const rotation* rotary, index_t head_dim) {
   return pack;
 }
 
-/// Copies `count` channels in whole vectors, zeros behind them.
+/// Copies `count` channels in whole vectors, zeros after them.
 template <class T>
 HWY_INLINE void copy_channels(const T* from, index_t count, float* to) {
   for (index_t c = 0; c < count; c += lanes()) store(load_first(from + c, count - c), to + c);
 }
 
-/// A key row turned into packed order by the angles base·step (no step: base alone).
+/// A key row rotated into packed order by the angles base·step (no step: base alone).
 template <class T>
 HWY_INLINE void rotate_row(const T* row, const rotation& rotary, const packed_head& pack, index_t head_dim,
                            const pair_angles& base, const step_angles& step, float* to) {

@@ -89,7 +89,7 @@ enum class layer_rule : unsigned char {
   full_at_offset,                ///< others where i mod "attn_layer_period" ≠ "attn_layer_offset"
   none_attend,                   ///< others throughout
   rope_in_chunks,                ///< llama4: layers that rotate see their chunk, the others everything
-  compressed,                    ///< deepseek_v4: two heavily compressed layers, then both kinds in turn
+  compressed,                    ///< deepseek_v4: two heavily compressed layers, then both kinds alternately
 };
 
 /// Where and how config.json lists the layers, other than by words in "layer_types" and "layers_block_type".
@@ -114,16 +114,16 @@ using traits_t = std::uint64_t;
 /// Peculiarities of a model class, to be combined.
 enum trait : traits_t {
   honours_partial = traits_t{1} << 0,   ///< partial_rotary_factor counts for the default rope type too
-  latent = traits_t{1} << 1,            ///< multi-head latent attention: the tail of the head turns
+  latent = traits_t{1} << 1,            ///< multi-head latent attention: the tail of the head rotates
   axes_chunked = traits_t{1} << 2,      ///< multi-axis rope in consecutive sections
-  axes_interleaved = traits_t{1} << 3,  ///< multi-axis rope with the axes taking turns
+  axes_interleaved = traits_t{1} << 3,  ///< multi-axis rope whose axes alternate
   phi3_names = traits_t{1} << 4,        ///< "su" and "yarn" mean longrope
   query_scalar = traits_t{1} << 5,      ///< σ = query_pre_attn_scalar^(−1/2), 256 if absent
   unit_scale = traits_t{1} << 6,        ///< σ = 1
   multiplier = traits_t{1} << 7,        ///< σ = attention_multiplier, 1 if absent
   no_rope_list = traits_t{1} << 8,      ///< "no_rope_layers": 0 marks a layer without rotation
-  local_only = traits_t{1} << 9,        ///< only local layers turn
-  local_if_window = traits_t{1} << 10,  ///< only local layers turn, where there is a window
+  local_only = traits_t{1} << 9,        ///< only local layers rotate
+  local_if_window = traits_t{1} << 10,  ///< only local layers rotate, where there is a window
   global_scaling =
       traits_t{1} << 11,  ///< "rope_scaling" is for global layers; local ones have a base of their own
   two_bases =
@@ -146,7 +146,7 @@ enum trait : traits_t {
   prefix_if_both_ways = traits_t{1} << 27,  ///< use_bidirectional_attention: true is a prefix-LM
   local_without_rope = traits_t{1} << 28,   ///< windows are for layers that do not rotate
   local_needs_window = traits_t{1} << 29,   ///< without "sliding_window" all layers are full
-  tail = traits_t{1} << 30,                 ///< the last qk_rope_head_dim channels of head_dim turn
+  tail = traits_t{1} << 30,                 ///< the last qk_rope_head_dim channels of head_dim rotate
   indexed = traits_t{1} << 31,              ///< beyond index_topk tokens an indexer chooses the keys
   nope_by_name = traits_t{1} << 32,         ///< rotates where position_embedding_type is "rope" only
   multiplier_or_root = traits_t{1} << 33,   ///< σ = attention_multiplier, 1/√head_dim if absent
@@ -157,9 +157,9 @@ enum trait : traits_t {
   own_value_dim = traits_t{1} << 38,        ///< "v_head_dim" outside of latent attention
   wide_heads = traits_t{1} << 39,           ///< heads divide 2·hidden_size, σ = (head_dim/2)^(−1/2)
   rope_if_told = traits_t{1} << 40,         ///< rotates where "use_mem_rope" is true
-  axes_by_ernie = traits_t{1} << 41,        ///< multi-axis rope: height and width in turn, then time
+  axes_by_ernie = traits_t{1} << 41,        ///< multi-axis rope: height and width alternately, then time
   axes_by_hunyuan = traits_t{1} << 42,      ///< axes split channels and not pairs: described for text
-  backwards = traits_t{1} << 43,            ///< turns by −φ
+  backwards = traits_t{1} << 43,            ///< rotates by −φ
   needs_words = traits_t{1} << 44,  ///< the class's own pattern of layers is in no rule here: files list it
   window_each_side =
       traits_t{1} << 45,  ///< an encoder whose "sliding_window" counts tokens to either side

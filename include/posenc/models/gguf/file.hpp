@@ -2,11 +2,11 @@
 /// \file
 /// GGUF, the model file of ggml and llama.cpp: header, metadata and tensor table, versions 2 and 3.
 ///
-///     const posenc::gguf_file file = posenc::read_gguf("model.gguf");    // reads up to the tensor data, no
-///     more const auto name = file.text("general.architecture");              // optional<string> const auto
-///     base = file.number(*name + ".rope.freq_base");         // optional<double> const
-///     std::vector<std::byte> weights = posenc::read_tensor_bytes("model.gguf",
-///     *file.find_tensor("output.weight"));
+///     const posenc::gguf_file file = posenc::read_gguf("model.gguf");  // reads up to the tensor data, no more
+///     const auto name = file.text("general.architecture");             // optional<string>
+///     const auto base = file.number(*name + ".rope.freq_base");        // optional<double>
+///     const std::vector<std::byte> weights =
+///         posenc::read_tensor_bytes("model.gguf", *file.find_tensor("output.weight"));
 ///
 /// A file from outside is not trusted: every length is compared with what is left of the file before anything
 /// is allocated or read, nesting is limited, and whatever does not hold gives posenc::format_error with the

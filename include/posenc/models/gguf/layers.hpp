@@ -86,7 +86,7 @@ class reader {
 
   // ---- Access to "[architecture].key" -------------------------------------------------------------------
 
-  /// The whole name of a key; notes that it was asked for.
+  /// The whole name of a key; notes that it was read.
   [[nodiscard]] std::string key_of(std::string_view key) const {
     std::string name = architecture_ + "." + std::string(key);
     read_.insert(name);
@@ -159,7 +159,7 @@ class reader {
     return layers;
   }
 
-  /// Keys of rotations, masks and widths that nothing has asked for.
+  /// Keys of rotations, masks and widths that nothing has read.
   void report_unread() {
     std::vector<std::string_view> left;
     for (const auto& [key, value] : file_.metadata)

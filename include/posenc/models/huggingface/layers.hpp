@@ -489,7 +489,7 @@ class reader final : public rope_blocks {
 
   // ---- What lists say of each layer -------------------------------------------------------------------------------
 
-  /// Whether each layer turns by no_rope_layers, whose name is its opposite: 1 marks a layer with rope. Empty: all do.
+  /// Whether each layer rotates by no_rope_layers, whose name is its opposite: 1 marks a layer with rope. Empty: all do.
   [[nodiscard]] std::vector<bool> rope_list() const {
     if (!has_trait(no_rope_list)) return {};
     const auto count = static_cast<std::size_t>(out_.layers);
@@ -657,7 +657,7 @@ class reader final : public rope_blocks {
   }
 
   [[nodiscard]] index_t head_dim_of(const layer_facts& kind) {
-    (void)config().has("head_dim");  // files of latent models have it, for the part that turns
+    (void)config().has("head_dim");  // files of latent models have it, for the part that rotates
     if (has_trait(latent)) {
       const index_t still = needed_count({"qk_nope_head_dim"}, widest_head, family_.still);
       if (has_trait(no_rotation) && config().count("qk_rope_head_dim", 0, widest_head) == index_t{0})

@@ -341,7 +341,7 @@ class other_kinds : public config_keys {
     }
   }
 
-  /// GPT-Neo: layers with and without a window in turn.
+  /// GPT-Neo: layers with and without a window alternately.
   void add_alternating(const learned_description& table, index_t head_dim) {
     std::vector<bool> local;
     (void)config().has("attention_layers");  // the same, written out

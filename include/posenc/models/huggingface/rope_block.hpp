@@ -78,7 +78,7 @@ class rope_blocks : public other_kinds {
     if (!others.empty()) warn("unknown ", listed("key", others, block_name_ + "."), " beside layer types");
   }
 
-  /// DeepSeek-V4: "rope_scaling" is for the layers whose keys are compressed, the others turn by the plain base.
+  /// DeepSeek-V4: "rope_scaling" is for the layers whose keys are compressed, the others rotate by the plain base.
   void nest_by_compression() {
     const json given = block_.contains("main") && block_.contains("compress") ? block_ : json();
     json plain = {{"rope_type", "default"},

@@ -36,7 +36,7 @@ struct dynamic_ntk {
 
   /// The stretch g of the last pair for a sequence of `length` tokens.
   /// \throws std::invalid_argument when the factor is < 1, the context not positive, or the rule needs a
-  /// length and is not told.
+  /// length and gets none.
   template <std::floating_point Number = double>
   [[nodiscard]] Number stretch(std::optional<position> length) const {
     detail::require(detail::is_finite(factor) && factor >= 1, "dynamic NTK needs a factor >= 1, not ",

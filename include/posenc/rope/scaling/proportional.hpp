@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /// \file
-/// Proportional RoPE: a part of the pairs turns, spread over the whole head.
+/// Proportional RoPE: a part of the pairs rotates, spread over the whole head.
 #pragma once
 
 #include <cmath>
@@ -12,14 +12,14 @@
 namespace posenc::inline v0_2 {
 
 /// Proportional RoPE ("proportional", Gemma-4): the first floor(partial·head_dim/2) pairs have the frequency
-/// θ^(−2p/head_dim) / s, the others stand still. Unlike a partial rotary width the exponent and the pairing
+/// θ^(−2p/head_dim) / s, the others stand still. Unlike a partial rotary_dim the exponent and the pairing
 /// run over the whole head: under half_split the channels that stand still are a hole in each half, not a
 /// tail.
 struct proportional {
-  double partial_rotary_factor = 1;  ///< the share of pairs that turns, in [0, 1]
+  double partial_rotary_factor = 1;  ///< the share of pairs that rotates, in [0, 1]
   double factor = 1;                 ///< s ≥ 1
 
-  /// \throws std::invalid_argument when the rotary width is not the whole head, the share lies outside [0, 1]
+  /// \throws std::invalid_argument when rotary_dim is not the whole head, the share lies outside [0, 1]
   /// or the factor is < 1.
   template <std::floating_point Real>
   [[nodiscard]] frequency_ladder<Real> ladder(const rotary_shape& shape, std::optional<position>) const {

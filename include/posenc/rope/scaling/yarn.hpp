@@ -53,7 +53,9 @@ struct yarn {
   yarn_mscale mscale_rule = yarn_mscale::ratio_if_both;
 
   /// M(s, k): the paper's temperature, as a attention factor on q and on k.
-  [[nodiscard]] static double attention_factor_of(double s, double k) { return s <= 1 ? 1 : 0.1 * k * std::log(s) + 1; }
+  [[nodiscard]] static double attention_factor_of(double s, double k) {
+    return s <= 1 ? 1 : 0.1 * k * std::log(s) + 1;
+  }
 
   /// The ends of the ramp, as (fractional) pair indexes, before they are kept apart. The upper end is clamped
   /// to r − 1, not to the last pair.
