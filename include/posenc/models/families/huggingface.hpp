@@ -161,8 +161,7 @@ enum trait : traits_t {
   axes_by_hunyuan = traits_t{1} << 42,      ///< axes split channels and not pairs: described for text
   backwards = traits_t{1} << 43,            ///< rotates by −φ
   needs_words = traits_t{1} << 44,  ///< the class's own pattern of layers is in no rule here: files list it
-  window_each_side =
-      traits_t{1} << 45,  ///< an encoder whose "sliding_window" is a number of tokens to either side
+  window_each_side = traits_t{1} << 45,  ///< an encoder whose "sliding_window" counts tokens to either side
 };
 
 /// A model class that rotates. A width or count of 0 means that config.json has to state it.
