@@ -16,27 +16,6 @@ namespace posenc::inline v0_2::detail::gguf {
 
 /// Peculiarities of an architecture, to be combined.
 enum trait : std::uint32_t {
-<<<<<<< HEAD
-  encoder = 1u << 0,           ///< sees both ways unless "attention.causal" says otherwise
-  window_both_ways = 1u << 1,  ///< the window reaches half its tokens to either side
-  window_unused = 1u << 2,     ///< llama.cpp does not use the window that these files may state
-  chunks =
-      1u << 3,  ///< llama4: layers that rotate see their chunk of 8192, each fourth sees all and does not
-  full_starts = 1u << 4,         ///< the first layer of a period is full, not the last
-  recurrent_but_last = 1u << 5,  ///< the last of each "full_attention_interval" has attention
-  local_only = 1u << 6,          ///< only local layers turn
-  local_if_window = 1u << 7,     ///< only local layers turn, where there is a window
-  no_rope_ends = 1u << 8,        ///< each fourth layer does not turn
-  rotates_by_key = 1u << 9,      ///< "rope.scaling.finetuned" says whether it rotates
-  learned_sinks = 1u << 10,      ///< one learned logit per head joins each softmax
-  ramp_not_rounded = 1u << 11,   ///< the ends of YaRN's ramp, by the authors
-  ministral_scale = 1u << 12,    ///< "attention.temperature_scale" by position on all layers
-  unit_scale = 1u << 13,         ///< σ = 1
-  output_scale = 1u << 14,       ///< σ = "attention.output_scale"
-  latent = 1u << 15,             ///< the tail of a head turns
-  log_multiplier =
-      1u << 16,  ///< "rope.scaling.yarn_log_multiplier" is 0.1·mscale_all_dim and scales the softmax
-=======
   encoder = 1u << 0,           ///< sees both ways unless "attention.causal" says otherwise
   window_both_ways = 1u << 1,  ///< the window reaches half its tokens to either side
   window_unused = 1u << 2,     ///< llama.cpp does not use the window that these files may state
@@ -56,7 +35,6 @@ enum trait : std::uint32_t {
   latent = 1u << 15,             ///< the tail of a head rotates
   log_multiplier =
       1u << 16,  ///< "rope.scaling.yarn_log_multiplier" is 0.1·mscale_all_dim and scales the softmax
->>>>>>> models
   global_scaling = 1u << 17,      ///< scalings are for global layers
   local_base = 1u << 18,          ///< local layers rotate by a base of 10000
   axes_in_turn = 1u << 19,        ///< multi-axis rope whose axes alternate
