@@ -198,7 +198,7 @@ struct prefill_task {
                              facts.keys_run && whole,
                              facts.keys_run ? scratch.seen + inside.begin : nullptr,
                              scratch.nearest + inside.begin};
-    float* const elements = scratch.elements + (whole ? 0 : lane);
+    float* const elements = problem.has_elements() && !whole ? scratch.elements + lane : scratch.elements;
     sight elements_seen = sight::all;
     if (problem.has_elements()) elements_seen = fill_elements(scores, elements, scratch.element_buffer);
     if (elements_seen == sight::none) return;
