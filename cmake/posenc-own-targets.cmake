@@ -8,9 +8,9 @@ if(POSENC_SANITIZE)
 endif()
 
 # posenc_own_target(<target> [<optimisation flag>] [UNSANITIZED]): the flag (default -O1) counts only when no build type
-# is set; with the tests nobody waits for more than -O1 of examples and benchmarks, which are run for a moment. What UNSANITIZED targets compile is for the compiler to get right, so the run-time checkers only slow it down;
-# they are linked in nevertheless, for the objects that are shared with other targets. POSENC_SANITIZE=ALL checks these
-# too.
+# is set, and is at most -O1 in a build with tests, where examples and benchmarks run for a moment only. UNSANITIZED
+# targets test the compiler's work, which the sanitizers would only slow down; they link them nevertheless, for the
+# objects that they share with other targets. POSENC_SANITIZE=ALL checks these targets too.
 function(posenc_own_target target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "UNSANITIZED" "" "")
   set(optimisation -O1)
