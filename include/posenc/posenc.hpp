@@ -28,6 +28,11 @@
 #include <posenc/attention/options.hpp>
 #include <posenc/attention/reference.hpp>
 #include <posenc/attention/self_attention.hpp>
+#include <posenc/cache/float8.hpp>
+#include <posenc/cache/paged.hpp>
+#include <posenc/cache/q8_0.hpp>
+#include <posenc/cache/quantised.hpp>
+#include <posenc/cache/source.hpp>
 #include <posenc/encoding.hpp>
 #include <posenc/encodings/alibi.hpp>
 #include <posenc/encodings/any_encoding.hpp>

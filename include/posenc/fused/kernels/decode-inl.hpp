@@ -20,6 +20,7 @@
 #include <posenc/fused/kernels/elements-inl.hpp>
 #include <posenc/fused/kernels/finish-inl.hpp>
 #include <posenc/fused/kernels/product-inl.hpp>
+#include <posenc/fused/storage/rows-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
@@ -27,7 +28,7 @@ namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 /// Keys of a block: as many as leave a block of keys and values of several heads, and what is on its way of the
 /// next one, in the second-level cache.
 HWY_INLINE index_t decode_keys(const attention_problem& problem) {
-  return problem.k.type == storage::float32 ? 32 : 64;
+  return problem.k.type == storage::float32 ? 32 : most_listed;
 }
 /// Queries and rows (queries × heads) of a task.
 inline constexpr index_t decode_queries = 8, decode_rows = 32;
@@ -68,7 +69,7 @@ HWY_INLINE index_t partial_stride(const attention_problem& problem) {
 /// of memory, as long as a block of them fits the second-level cache.
 HWY_INLINE index_t decode_kv_heads(const attention_problem& problem) {
   const index_t bytes_of_key =
-      problem.head_dim * bytes_of(problem.k.type) + problem.value_dim * bytes_of(problem.v.type);
+      row_bytes(problem.k.type, problem.head_dim) + row_bytes(problem.v.type, problem.value_dim);
   const index_t fit = decode_block_bytes / (decode_keys(problem) * bytes_of_key);
   return problem.token_major ? (std::clamp)(fit, index_t{1}, problem.kv_heads) : 1;
 }
@@ -115,10 +116,11 @@ struct decode_rows_of_task {
 /// The scratch of one decode task.
 struct decode_scratch {
   float *queries, *turned, *sums, *scores, *output, *tail, *largest, *total, *keep;
-  std::uint64_t* phases;
+  std::uint64_t *phases, *block_phases;  ///< of each query; of a block of keys
   pair_angles* angles;  ///< of each query
   row_bounds* seen;     ///< of each query, in the run of keys at hand
   position* nearest;    ///< of each query: nearest_distance, where the bias is linear
+  row_list *keys, *values;  ///< of three blocks: the one at hand, the next and the one after
   index_t output_stride = 0, floats = 0;
 
   decode_scratch(float* memory, const attention_problem& problem, const packed_head& pack,
@@ -132,6 +134,7 @@ struct decode_scratch {
     };
     output_stride = round_up(problem.value_dim, panel_width());
     phases = reinterpret_cast<std::uint64_t*>(take(2 * decode_queries * (pack.second + lanes())));
+    block_phases = reinterpret_cast<std::uint64_t*>(take(2 * pack.pairs));
     queries = take(slots * (pack.stride + lanes()));
     turned = take(slots * (pack.stride + lanes()));
     angles = reinterpret_cast<pair_angles*>(
@@ -139,6 +142,8 @@ struct decode_scratch {
     constexpr auto floats_of = [](std::size_t bytes) { return static_cast<index_t>(bytes / sizeof(float)); };
     seen = reinterpret_cast<row_bounds*>(take(decode_queries * floats_of(sizeof(row_bounds))));
     nearest = reinterpret_cast<position*>(take(decode_queries * floats_of(sizeof(position))));
+    keys = reinterpret_cast<row_list*>(take(3 * floats_of(sizeof(row_list))));
+    values = reinterpret_cast<row_list*>(take(3 * floats_of(sizeof(row_list))));
     sums = take(decode_keys(problem) * lanes());
     scores = take(slots * decode_keys(problem) + lanes());
     output = take(slots * output_stride);
@@ -234,7 +239,7 @@ struct decode_task {
         std::uint64_t* const phases = scratch.phases + i * phase_stride();
         for (index_t p = 0; p < pairs; ++p) {
           top[p] = top_bits({phases[p], 0});
-          phases[p] -= block_phases[p];
+          phases[p] -= scratch.block_phases[p];
         }
         std::fill_n(top + pairs, vector_slack, 0);
         angles_of_phases(top, pairs, factor, angles.cos, angles.sin);
@@ -403,57 +408,49 @@ struct decode_task {
       with(kv * rows.slots_of_kv() + r, (std::min)(rows_of_kv - r, decode_group));
   }
 
-  /// Bytes from a row of a tensor to the one a block later, where that is a row of keys too; 0 where it is not.
-  HWY_INLINE index_t bytes_ahead(const tensor& from, index_t first) const {
-    const bool follows = first + decode_keys(problem) < problem.valid_keys.end;
-    return follows ? decode_keys(problem) * from.token_stride * bytes_of(from.type) : 0;
-  }
-
-  /// Scores of the rows of one KV head and `count` keys from row `first` on.
-  template <pairing Layout>
-  HWY_INLINE void score(index_t first, index_t count, index_t kv) const {
-    const index_t ahead = bytes_ahead(problem.k, first);
-    with_row(problem.k, first, rows.first_kv + kv, [&](const auto* key) HWY_ATTR {
+  /// Scores of the rows of one KV head and the `count` keys listed.
+  template <pairing Layout, class Lists>
+  HWY_INLINE void score(const Lists& lists, index_t count, index_t kv) const {
+    with_reader(problem.k, lists.list(0), rows.first_kv + kv, [&](const auto& reader) HWY_ATTR {
       for_each_group(kv, [&](index_t slot, index_t members) HWY_ATTR {
         float* const scores = scores_of(slot);
         float* const sums = lanes() == decode_group ? scores : scratch.sums;
-        dot_rows<Layout>(members, loader, key, count, turned_row(slot), sums, ahead);
+        dot_rows<Layout>(members, loader, reader, count, turned_row(slot), sums, lists.list(1));
         add_parts(sums, count, scores);
       });
     });
   }
 
   /// O ← keep·O + weights·V of one KV head over Vectors vectors of columns from c on.
-  template <int Vectors, class T>
-  HWY_INLINE void add_columns(const T* values, index_t stride, index_t count, index_t kv, index_t c,
-                              index_t ahead) const {
+  template <int Vectors, class Rows>
+  HWY_INLINE void add_columns(const Rows& values, index_t count, index_t kv, index_t c) const {
     const index_t rows_of_kv = rows.rows_of_kv();
-    const product_shape shape{count, 1, decode_group, stride, scratch.output_stride, ahead};
+    const product_shape shape{count, 1, decode_group, 0, scratch.output_stride};
     for (index_t r = 0; r < rows_of_kv; r += value_rows) {
       const index_t slot = kv * rows.slots_of_kv() + r;
-      rows_product<value_rows, Vectors, true>((std::min)(rows_of_kv - r, value_rows), shape, scores_of(slot),
-                                              values, scratch.keep + slot,
-                                              scratch.output + slot * scratch.output_stride + c);
+      rows_product<value_rows, Vectors>((std::min)(rows_of_kv - r, value_rows), shape, scores_of(slot), values,
+                                        scratch.keep + slot, scratch.output + slot * scratch.output_stride + c);
     }
   }
 
   /// All columns of one KV head.
-  template <class T>
-  HWY_INLINE void add_values(const T* values, index_t count, index_t kv, index_t ahead) const {
-    const index_t width = lanes(), stride = problem.v.token_stride, whole = problem.value_dim / width * width;
+  template <class Reader>
+  HWY_INLINE void add_values(const Reader& reader, const row_list& next, index_t count, index_t kv) const {
+    const index_t width = lanes(), whole = problem.value_dim / width * width;
+    const auto from = [&](index_t c) HWY_ATTR { return listed_rows<Reader>{reader, next, c}; };
     index_t c = 0;
     for (; c + value_vectors * width <= whole; c += value_vectors * width)
-      add_columns<value_vectors>(values + c, stride, count, kv, c, ahead);
-    for (; c + width <= whole; c += width) add_columns<1>(values + c, stride, count, kv, c, ahead);
+      add_columns<value_vectors>(from(c), count, kv, c);
+    for (; c + width <= whole; c += width) add_columns<1>(from(c), count, kv, c);
     if (whole == problem.value_dim) return;
     for (index_t t = 0; t < count; ++t)
-      store(load_first(values + t * stride + whole, problem.value_dim - whole), scratch.tail + t * width);
-    add_columns<1>(static_cast<const float*>(scratch.tail), width, count, kv, whole, 0);
+      store(load_first(reader(t) + whole, problem.value_dim - whole), scratch.tail + t * width);
+    add_columns<1>(strided_rows<float>{scratch.tail, width}, count, kv, whole);
   }
 
   /// The same without a product of zero: a weight of zero does not undo a value that is infinite or NaN.
-  template <class T>
-  HWY_NOINLINE void add_seen_values(const T* values, index_t count, index_t kv) const {
+  template <class Reader>
+  HWY_NOINLINE void add_seen_values(const Reader& reader, index_t count, index_t kv) const {
     for (index_t r = 0; r < rows.rows_of_kv(); ++r) {
       const index_t slot = kv * rows.slots_of_kv() + r;
       const float* const weights = scores_of(slot);
@@ -463,60 +460,109 @@ struct decode_task {
         for (index_t t = 0; t < count; ++t)
           if (weights[t * decode_group] != 0)
             sum = hn::MulAdd(constant(weights[t * decode_group]),
-                             load_first(values + t * problem.v.token_stride + c, problem.value_dim - c), sum);
+                             load_first(reader(t) + c, problem.value_dim - c), sum);
         store(sum, to);
       }
     }
   }
 
-  /// Asks for the pages of the kv-th share of the rows of the block at `first`. A core hardly goes on while it looks
-  /// up an address; it looks up a few together in the time of one.
-  HWY_INLINE void fetch_pages_of(const tensor& from, index_t first, index_t kv) const {
-    const index_t block = decode_keys(problem);
-    if (first + block > problem.valid_keys.end) return;
-    const index_t tokens_of_page = strides_of_page(from.token_stride, from.type),
-                  heads_of_page = strides_of_page(from.head_stride, from.type);
-    for (index_t t = block * kv / rows.kv_count; t < block * (kv + 1) / rows.kv_count; t += tokens_of_page)
-      for (index_t head = 0; head < rows.kv_count; head += heads_of_page)
-        fetch_page(from.row(first + t, rows.first_kv + head));
+  /// Multiplies the weights of one KV head by the scales of their values, one for each token.
+  HWY_NOINLINE void scale_weights(const row_list& list, index_t count, index_t kv) const {
+    const index_t head_bytes = (rows.first_kv + kv) * problem.v.scales.head_bytes;
+    for_each_group(kv, [&](index_t slot, index_t) {
+      float* const weights = scores_of(slot);
+      for (index_t t = 0; t < count; ++t) {
+        const float scale = *reinterpret_cast<const float*>(list.scales[t] + head_bytes);
+        for (index_t r = 0; r < decode_group; ++r) weights[t * decode_group + r] *= scale;
+      }
+    });
   }
+
+  /// Asks for the pages of the kv-th share of a block's rows. A core hardly goes on while it looks up an address; it
+  /// looks up a few together in the time of one.
+  HWY_INLINE void fetch_pages_of(const cache_tensor& from, const row_list& block, index_t kv) const {
+    const index_t keys_of_block = decode_keys(problem);
+    const index_t heads_of_page = strides_of_page(from.rows.head_bytes);
+    index_t tokens_of_page = strides_of_page(from.rows.token_bytes);
+    if (from.is_paged()) tokens_of_page = (std::min)(tokens_of_page, from.rows.page_tokens);
+    for (index_t t = keys_of_block * kv / rows.kv_count; t < keys_of_block * (kv + 1) / rows.kv_count;
+         t += tokens_of_page)
+      for (index_t head = 0; head < rows.kv_count; head += heads_of_page)
+        fetch_page(block.rows[t] + (rows.first_kv + head) * from.rows.head_bytes);
+  }
+
+  /// Lists the block at `first`. Where a row is not there, the one of the list `before` stays: asking for it again costs
+  /// nothing.
+  HWY_INLINE void list_block(const cache_tensor& from, index_t first, const row_list& before, row_list& list) const {
+    const index_t block = decode_keys(problem);
+    const index_t count = (std::clamp)(problem.valid_keys.end - first, index_t{0}, block);
+    if (count > 0) list_rows(from, first, count, list);
+    for (index_t n = count; n < block; ++n) list.rows[n] = before.rows[n];
+  }
+
+  /// The lists of a walk through blocks, each of which is made once.
+  struct walking_lists {
+    const decode_task& task;
+    const cache_tensor& from;
+    row_list* lists;
+    index_t at = 0;
+
+    HWY_INLINE row_list& list(index_t ahead) const { return lists[(at + ahead) % 3]; }
+    HWY_NOINLINE void begin(index_t first) {
+      const index_t block = decode_keys(task.problem);
+      at = 0;
+      std::fill_n(lists[0].rows, block, from.rows.row(first, 0));
+      for (index_t n = 0; n < 3; ++n) task.list_block(from, first + n * block, lists[n > 0 ? n - 1 : 0], lists[n]);
+    }
+    HWY_INLINE void move_on(index_t first) {
+      at = (at + 1) % 3;
+      task.list_block(from, first + 2 * decode_keys(task.problem), list(1), list(2));
+    }
+  };
 
   /// All blocks of the split. While a block is multiplied the same place of the next one is prefetched: requests
   /// then come as evenly as they can be answered. Its pages come before: those of values while the keys are
   /// multiplied, those of keys with the values of the block before.
   template <pairing Layout>
   HWY_NOINLINE void walk(bool finite_values) const {
+    walking_lists key_lists{*this, problem.k, scratch.keys}, value_lists{*this, problem.v, scratch.values};
     for (index_t n = 0; n < problem.run_count; ++n) {
       const key_run& run = problem.runs[n];
       const row_range part = intersection(keys, {run.begin, run.end});
       if (is_empty(part)) continue;
       begin_run(run, part.begin);
-      for (index_t first = part.begin; first < part.end; first += decode_keys(problem))
-        attend_block<Layout>(first, (std::min)(decode_keys(problem), part.end - first), finite_values);
+      key_lists.begin(part.begin), value_lists.begin(part.begin);
+      for (index_t first = part.begin; first < part.end; first += decode_keys(problem)) {
+        if (first > part.begin) key_lists.move_on(first), value_lists.move_on(first);
+        attend_block<Layout>(key_lists, value_lists, first, (std::min)(decode_keys(problem), part.end - first),
+                             finite_values);
+      }
     }
   }
 
   template <pairing Layout>
-  HWY_INLINE void attend_block(index_t first, index_t count, bool finite_values) const {
-    const index_t next = first + decode_keys(problem), after = next + decode_keys(problem);
+  HWY_INLINE void attend_block(const walking_lists& key_lists, const walking_lists& value_lists, index_t first,
+                               index_t count, bool finite_values) const {
+    list_scales(problem.k, first, count, key_lists.list(0));
+    list_scales(problem.v, first, count, value_lists.list(0));
     if (loader.rotary) place_queries(first);
     for (index_t kv = 0; kv < rows.kv_count; ++kv) {
       if (loader.rotary) turn_queries(kv);
-      fetch_pages_of(problem.v, next, kv);
-      score<Layout>(first, count, kv);
+      fetch_pages_of(problem.v, value_lists.list(1), kv);
+      score<Layout>(key_lists, count, kv);
     }
     const bool all_seen = all_see(first, count);
     for (index_t kv = 0; kv < rows.kv_count; ++kv)
       for_each_group(
           kv, [&](index_t slot, index_t members) HWY_ATTR { weigh(slot, members, first, count, all_seen); });
-    const index_t ahead = bytes_ahead(problem.v, first);
     for (index_t kv = 0; kv < rows.kv_count; ++kv) {
-      fetch_pages_of(problem.k, after, kv);
-      with_row(problem.v, first, rows.first_kv + kv, [&](const auto* values) HWY_ATTR {
+      fetch_pages_of(problem.k, key_lists.list(2), kv);
+      if (problem.v.type == storage::int8_by_token) scale_weights(value_lists.list(0), count, kv);
+      with_reader(problem.v, value_lists.list(0), rows.first_kv + kv, [&](const auto& reader) HWY_ATTR {
         if (finite_values)
-          add_values(values, count, kv, ahead);
+          add_values(reader, value_lists.list(1), count, kv);
         else
-          add_seen_values(values, count, kv);
+          add_seen_values(reader, count, kv);
       });
     }
   }
@@ -539,7 +585,7 @@ struct decode_task {
         scratch.nearest[i] = nearest_distance(problem, i);
     if (loader.rotary)
       for (index_t p = 0; p < loader.pack.pairs; ++p)
-        block_phases[p] =
+        scratch.block_phases[p] =
             (loader.rotary->phase_per_token[static_cast<std::size_t>(p)] * decode_keys(problem)).hi;
     if (loader.rotary && loader.rotary->pairing == pairing::interleaved)
       walk<pairing::interleaved>(finite_values);
@@ -566,8 +612,6 @@ struct decode_task {
                   is_token(query), left_out(problem, head, query)});
     }
   }
-
-  mutable std::uint64_t block_phases[most_pairs] = {};  ///< phase of decode_keys(problem) tokens
 };
 
 /// Adds up the partial results of the splits, in their order, in place of the first, and writes the output

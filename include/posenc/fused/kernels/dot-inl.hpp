@@ -28,18 +28,17 @@ HWY_INLINE float_vector fold(float_vector low, float_vector high) {
 
 /// q_r · k_t, r < Rows, for `count` keys as they lie in memory, rotated by rows 0, 1, … of the table, and packed
 /// queries (decode_task::turned_row): a vector per key into `sums`, lanes()/decode_group parts of each row's sum.
-/// One key after the other, in the order of memory; what lies `ahead` bytes further on is prefetched meanwhile. Whole
-/// vectors first: no branch is left in the loops, and every sum stays in a register.
-template <int Rows, pairing Layout, class T>
-HWY_NOINLINE void dot_keys(const key_loader& keys, const T* key, index_t count, const float* q, float* sums,
-                           index_t ahead) {
+/// One key after the other, in the order of memory; the row that takes its place in the next block (`next`) is
+/// prefetched meanwhile. Whole vectors first: no branch is left in the loops, and every sum stays in a register.
+template <int Rows, pairing Layout, class Reader>
+HWY_NOINLINE void dot_keys(const key_loader& keys, const Reader& reader, index_t count, const float* q,
+                           float* sums, const row_list& next) {
   static_assert(Rows >= 1 && Rows <= decode_group);
   const float_tag d;
   const packed_head pack = keys.pack;
   const index_t width = lanes(), pairs = pack.pairs, whole_pairs = pairs / width * width;
   const index_t offset = pairs > 0 ? keys.rotary->offset : 0, behind = offset + 2 * pairs;
   const index_t head_dim = keys.problem.head_dim;
-  const index_t token_stride = keys.problem.k.token_stride;
   const float* const q_second = q + pack.second * decode_group;
   const float_vector zero = hn::Zero(d);
 
@@ -55,7 +54,7 @@ HWY_NOINLINE void dot_keys(const key_loader& keys, const T* key, index_t count, 
 // `channels` channels from `from` on that do not rotate.
 #define POSENC_DO_NOT_TURN(from, to, channels)                  \
   {                                                             \
-    const T* const row = key + (from);                          \
+    const auto row = key + (from);                              \
     const float* const q_row = q + (to)*decode_group;           \
     const index_t whole = (channels) / width * width;           \
     for (index_t c = 0; c < whole; c += width) {                \
@@ -69,9 +68,11 @@ HWY_NOINLINE void dot_keys(const key_loader& keys, const T* key, index_t count, 
     }                                                           \
   }
 
-  for (index_t t = 0; t < count; ++t, key += token_stride, sums += width) {
+  for (index_t t = 0; t < count; ++t, sums += width) {
     const step_angles step = keys.step(t);
-    const T* const slice = key + offset;
+    const auto key = reader(t);
+    const auto slice = key + offset;
+    const index_t ahead = bytes_between(reader.list.rows[t], next.rows[t]);
     float_vector s0 = zero, s1 = zero, s2 = zero, s3 = zero, a, b;
     for (index_t p = 0; p < whole_pairs; p += width) {
       load_whole_pairs<Layout>(slice, pairs, p, a, b);
@@ -102,14 +103,14 @@ HWY_NOINLINE void dot_keys(const key_loader& keys, const T* key, index_t count, 
 }
 
 /// dot_keys for a number of rows known at run time.
-template <pairing Layout, class T>
-HWY_INLINE void dot_rows(index_t rows, const key_loader& keys, const T* key, index_t count, const float* q,
-                         float* sums, index_t ahead) {
-  if (rows == 1) return dot_keys<1, Layout>(keys, key, count, q, sums, ahead);
+template <pairing Layout, class Reader>
+HWY_INLINE void dot_rows(index_t rows, const key_loader& keys, const Reader& reader, index_t count, const float* q,
+                         float* sums, const row_list& next) {
+  if (rows == 1) return dot_keys<1, Layout>(keys, reader, count, q, sums, next);
   if constexpr (decode_group > 1) {
-    if (rows == 2) return dot_keys<2, Layout>(keys, key, count, q, sums, ahead);
-    if (rows == 3) return dot_keys<3, Layout>(keys, key, count, q, sums, ahead);
-    return dot_keys<4, Layout>(keys, key, count, q, sums, ahead);
+    if (rows == 2) return dot_keys<2, Layout>(keys, reader, count, q, sums, next);
+    if (rows == 3) return dot_keys<3, Layout>(keys, reader, count, q, sums, next);
+    return dot_keys<4, Layout>(keys, reader, count, q, sums, next);
   }
 }
 

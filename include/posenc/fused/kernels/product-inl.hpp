@@ -14,7 +14,7 @@
 #define POSENC_FUSED_PRODUCT_INL_HPP
 #endif
 
-#include <posenc/fused/storage/load-inl.hpp>
+#include <posenc/fused/storage/rows-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
@@ -32,18 +32,40 @@ struct product_shape {
   index_t steps;   ///< length of the common dimension
   index_t a_row;   ///< from one row of A to the next
   index_t a_step;  ///< along the common dimension of A
-  index_t b_step;  ///< along the common dimension of B; its columns are contiguous
+  index_t b_step;  ///< along the common dimension of B, where it is a matrix
   index_t c_row;
-  index_t b_ahead = 0;  ///< bytes from a vector of B to the one that will be wanted soon
+};
+
+/// The rows of B along the common dimension, one after the other: those of a matrix in memory. Its columns are
+/// contiguous.
+template <class T>
+struct strided_rows {
+  static constexpr bool fetches = false;
+  const T* at;
+  index_t step;
+
+  HWY_INLINE const T* row() const { return at; }
+  HWY_INLINE void advance() { at += step; }
+};
+/// Rows of a cache from channel `channel` on, wherever they lie (storage/rows-inl.hpp). While one is read, the row that
+/// takes its place in the next block is prefetched.
+template <class Reader>
+struct listed_rows {
+  static constexpr bool fetches = true;
+  Reader reader;
+  const row_list& next;
+  index_t channel, n = 0;
+
+  HWY_INLINE auto row() const { return reader(n) + channel; }
+  HWY_INLINE index_t ahead() const { return bytes_between(reader.list.rows[n], next.rows[n]); }
+  HWY_INLINE void advance() { ++n; }
 };
 
 /// C[r][x] = keep[r]·C[r][x] + Σ_t A[r][t]·B[t][x], r < Rows, x < Vectors·lanes. Without `keep`, C is only
-/// written. With `Fetch`, what lies b_ahead bytes after each vector of B is prefetched. Named accumulators rather
-/// than arrays: scalable vectors (SVE) cannot be array elements.
-template <int Rows, int Vectors, bool Fetch, class B>
-HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RESTRICT a,
-                                const B* HWY_RESTRICT b, const float* HWY_RESTRICT keep,
-                                float* HWY_RESTRICT c) {
+/// written. Named accumulators rather than arrays: scalable vectors (SVE) cannot be array elements.
+template <int Rows, int Vectors, class B>
+HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RESTRICT a, B b,
+                                const float* HWY_RESTRICT keep, float* HWY_RESTRICT c) {
   static_assert(Rows >= 1 && Rows <= 8 && (Vectors <= 2 || Vectors == 4) && Rows * Vectors <= 16);
   const float_tag d;
   const index_t width = lanes(), a_row = shape.a_row, c_row = shape.c_row;
@@ -51,11 +73,11 @@ HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RES
 
 #define POSENC_FOR_EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
 #define POSENC_START(r) float_vector c##r##0 = zero, c##r##1 = zero, c##r##2 = zero, c##r##3 = zero;
-#define POSENC_LOAD(n)                                            \
-  float_vector b##n = zero;                                       \
-  if constexpr (Vectors > n) {                                    \
-    b##n = load(b + n * width);                                   \
-    if constexpr (Fetch) fetch_ahead(b, n* width, shape.b_ahead); \
+#define POSENC_LOAD(n)                                                \
+  float_vector b##n = zero;                                           \
+  if constexpr (Vectors > n) {                                        \
+    b##n = load(row + n * width);                                     \
+    if constexpr (B::fetches) fetch_ahead(row, n* width, b.ahead()); \
   }
 #define POSENC_ADD(r)                                                     \
   if constexpr (Rows > r) {                                               \
@@ -82,10 +104,11 @@ HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RES
   POSENC_FOR_EACH_ROW(POSENC_START)
   // clang-format off
   for (index_t step = 0; step < shape.steps; ++step) {
+    const auto row = b.row();
     POSENC_LOAD(0) POSENC_LOAD(1) POSENC_LOAD(2) POSENC_LOAD(3)
     POSENC_FOR_EACH_ROW(POSENC_ADD)
     a += shape.a_step;
-    b += shape.b_step;
+    b.advance();
   }
   // clang-format on
   POSENC_FOR_EACH_ROW(POSENC_FINISH)
@@ -99,10 +122,10 @@ HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RES
 }
 
 /// block_product with the number of rows known at run time, at most MostRows.
-template <index_t MostRows, int Vectors, bool Fetch, class B>
-HWY_INLINE void rows_product(index_t rows, const product_shape& shape, const float* a, const B* b,
+template <index_t MostRows, int Vectors, class B>
+HWY_INLINE void rows_product(index_t rows, const product_shape& shape, const float* a, const B& b,
                              const float* keep, float* c) {
-  const auto run = [&]<int Rows>() HWY_ATTR { block_product<Rows, Vectors, Fetch>(shape, a, b, keep, c); };
+  const auto run = [&]<int Rows>() HWY_ATTR { block_product<Rows, Vectors>(shape, a, b, keep, c); };
   if (rows == 1) return run.template operator()<1>();
   if (rows == 2) return run.template operator()<2>();
   if constexpr (MostRows > 2) {
@@ -122,7 +145,7 @@ HWY_INLINE void rows_product(index_t rows, const product_shape& shape, const flo
 /// A block of at most block_rows rows and two vectors of columns: the shape of all products of the prefill.
 HWY_INLINE void product(index_t rows, const product_shape& shape, const float* a, const float* b,
                         const float* keep, float* c) {
-  rows_product<block_rows, 2, false>(rows, shape, a, b, keep, c);
+  rows_product<block_rows, 2>(rows, shape, a, strided_rows<float>{b, shape.b_step}, keep, c);
 }
 
 }  // namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE

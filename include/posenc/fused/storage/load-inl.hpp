@@ -37,6 +37,9 @@ struct bfloat16_bits {
 struct float16_bits {
   std::uint16_t bits;
 };
+struct float8_bits {
+  std::uint8_t bits;
+};
 
 HWY_INLINE float_vector load(const float* from) { return hn::LoadU(float_tag(), from); }
 
@@ -69,6 +72,30 @@ HWY_INLINE float_vector load(const float16_bits* from) {
   const auto sign = hn::ShiftLeft<16>(hn::And(all, hn::Set(wide, 0x8000)));
   return hn::BitCast(float_tag(), hn::Or(value, sign));
 #endif
+}
+
+/// Codes of int8 as numbers, not scaled.
+HWY_INLINE float_vector load(const std::int8_t* from) {
+  const hn::Rebind<std::int8_t, float_tag> narrow;
+  const hn::Rebind<std::int32_t, float_tag> wide;
+  return hn::ConvertTo(float_tag(), hn::PromoteTo(wide, hn::LoadU(narrow, from)));
+}
+
+HWY_INLINE float_vector load(const float8_bits* from) {
+  const hn::Rebind<std::uint8_t, float_tag> narrow;
+  const hn::Rebind<std::uint32_t, float_tag> wide;
+  const auto all = hn::PromoteTo(wide, hn::LoadU(narrow, &from->bits));
+  const auto size = hn::And(all, hn::Set(wide, 0x7fu)), sign = hn::ShiftLeft<24>(hn::And(all, hn::Set(wide, 0x80u)));
+  // Below the smallest normal number the size itself counts steps of 2^-9.
+  const auto normal = hn::Add(hn::ShiftLeft<20>(size), hn::Set(wide, 120u << 23));
+  const hn::RebindToSigned<float_tag> whole;
+  const float_vector steps = hn::Mul(hn::ConvertTo(float_tag(), hn::BitCast(whole, size)),
+                                     hn::Set(float_tag(), 0x1p-9f));
+  const auto is_normal = hn::Gt(hn::BitCast(whole, size), hn::Set(whole, 7));
+  const auto is_nan = hn::Eq(size, hn::Set(wide, 0x7fu));
+  auto value = hn::IfThenElse(hn::RebindMask(wide, is_normal), normal, hn::BitCast(wide, steps));
+  value = hn::IfThenElse(is_nan, hn::Set(wide, 0x7fc00000u), value);
+  return hn::BitCast(float_tag(), hn::Or(value, sign));
 }
 
 /// The first `count` elements, zeros after them; nothing beyond is read.
@@ -136,10 +163,9 @@ HWY_INLINE void fetch_page([[maybe_unused]] const char* at) {
 /// Bytes of the smallest page.
 inline constexpr index_t page_bytes = 4096;
 
-/// How many steps of `stride` elements a page holds, at least one.
-HWY_INLINE index_t strides_of_page(index_t stride, storage type) {
-  return (std::max)(page_bytes / bytes_of(type) / (std::max)(width_of_stride(stride), index_t{1}),
-                    index_t{1});
+/// How many steps of `stride` bytes a page holds, at least one.
+HWY_INLINE index_t strides_of_page(index_t stride) {
+  return (std::max)(page_bytes / (std::max)(width_of_stride(stride), index_t{1}), index_t{1});
 }
 
 HWY_INLINE void store(float_vector value, float* to) { hn::StoreU(value, float_tag(), to); }

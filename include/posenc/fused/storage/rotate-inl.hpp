@@ -15,6 +15,7 @@
 #define POSENC_FUSED_ROTATE_INL_HPP
 #endif
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -24,8 +25,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 
-/// The widest head the kernels take; asserted by the face.
-inline constexpr index_t widest_head = 512;
+/// The widest head the kernels take; asserted by the face. A latent cache keeps rows of 576.
+inline constexpr index_t widest_head = 1024;
 inline constexpr index_t most_pairs = widest_head / 2;
 inline constexpr index_t vector_slack = HWY_MAX_BYTES / sizeof(float);
 
@@ -122,9 +123,13 @@ inline HWY_NOINLINE void fill_step_table(const rotation& rotary, index_t rows, i
   const index_t pairs = rotary.pairs();
   const bool grows = !rotary.growth_per_token.empty();
   pair_angles angles;
-  std::uint64_t at[most_pairs] = {}, each[most_pairs] = {};
-  std::int32_t top[most_pairs + vector_slack] = {};
-  for (index_t p = 0; p < pairs; ++p) each[p] = rotary.phase_per_token[static_cast<std::size_t>(p)].hi;
+  std::uint64_t at[most_pairs], each[most_pairs];
+  std::int32_t top[most_pairs + vector_slack];
+  std::fill_n(top + pairs, vector_slack, 0);
+  for (index_t p = 0; p < pairs; ++p) {
+    at[p] = 0;
+    each[p] = rotary.phase_per_token[static_cast<std::size_t>(p)].hi;
+  }
   for (index_t t = 0; t < rows; t += t < fine ? 1 : fine) {
     if (grows) {
       token_angles(rotary, {t, nullptr}, rotation_side::key, 1.0f, 0, angles.cos, angles.sin);
@@ -165,8 +170,8 @@ HWY_INLINE void split_neighbours(float_vector low, float_vector high, float_vect
 }
 
 /// (a, b) of `lanes()` pairs from pair p on, all of them in the row.
-template <pairing Layout, class T>
-HWY_INLINE void load_whole_pairs(const T* row, index_t pairs, index_t p, float_vector& a, float_vector& b) {
+template <pairing Layout, class Row>
+HWY_INLINE void load_whole_pairs(const Row& row, index_t pairs, index_t p, float_vector& a, float_vector& b) {
   if constexpr (Layout == pairing::half_split)
     a = load(row + p), b = load(row + pairs + p);
   else
@@ -174,8 +179,8 @@ HWY_INLINE void load_whole_pairs(const T* row, index_t pairs, index_t p, float_v
 }
 
 /// The same with zeros after the last pair.
-template <class T>
-HWY_INLINE void load_pairs(const T* row, posenc::pairing pairing, index_t pairs, index_t p, float_vector& a,
+template <class Row>
+HWY_INLINE void load_pairs(const Row& row, posenc::pairing pairing, index_t pairs, index_t p, float_vector& a,
                            float_vector& b) {
   if (pairing == posenc::pairing::half_split) {
     a = load_first(row + p, pairs - p);
@@ -214,16 +219,16 @@ HWY_INLINE packed_head packing_of(const rotation* rotary, index_t head_dim) {
 }
 
 /// Copies `count` channels in whole vectors, zeros after them.
-template <class T>
-HWY_INLINE void copy_channels(const T* from, index_t count, float* to) {
+template <class Row>
+HWY_INLINE void copy_channels(const Row& from, index_t count, float* to) {
   for (index_t c = 0; c < count; c += lanes()) store(load_first(from + c, count - c), to + c);
 }
 
 /// A key row rotated into packed order by the angles base·step (no step: base alone).
-template <class T>
-HWY_INLINE void rotate_row(const T* row, const rotation& rotary, const packed_head& pack, index_t head_dim,
+template <class Row>
+HWY_INLINE void rotate_row(const Row& row, const rotation& rotary, const packed_head& pack, index_t head_dim,
                            const pair_angles& base, const step_angles& step, float* to) {
-  const T* const slice = row + rotary.offset;
+  const auto slice = row + rotary.offset;
   for (index_t p = 0; p < pack.pairs; p += lanes()) {
     float_vector c = load(base.cos + p), s = load(base.sin + p);
     if (step.row) {

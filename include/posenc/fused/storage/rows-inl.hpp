@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// Rows of keys and values in the kinds that a cache can hold. Included once per instruction set.
+///
+/// A row is what `row + channel`, load and load_first take: an address of plain numbers, or codes with their scales.
+/// Nothing else in the kernels knows how a cache is stored.
+#if defined(POSENC_FUSED_ROWS_INL_HPP) == defined(HWY_TARGET_TOGGLE)
+#ifdef POSENC_FUSED_ROWS_INL_HPP
+#undef POSENC_FUSED_ROWS_INL_HPP
+#else
+#define POSENC_FUSED_ROWS_INL_HPP
+#endif
+
+#include <algorithm>
+
+#include <posenc/fused/storage/load-inl.hpp>
+
+HWY_BEFORE_NAMESPACE();
+namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
+
+/// int8 with a scale for each channel.
+struct scaled_by_channel {
+  const std::int8_t* codes;
+  const float* scales;
+
+  HWY_INLINE scaled_by_channel operator+(index_t channel) const { return {codes + channel, scales + channel}; }
+};
+HWY_INLINE float_vector load(const scaled_by_channel& from) {
+  return hn::Mul(load(from.codes), load(from.scales));
+}
+HWY_INLINE float_vector load_first(const scaled_by_channel& from, index_t count) {
+  return hn::Mul(load_first(from.codes, count), load_first(from.scales, count));
+}
+
+/// int8 with one scale.
+struct scaled_by_token {
+  const std::int8_t* codes;
+  float scale;
+
+  HWY_INLINE scaled_by_token operator+(index_t channel) const { return {codes + channel, scale}; }
+};
+HWY_INLINE float_vector load(const scaled_by_token& from) {
+  return hn::Mul(load(from.codes), hn::Set(float_tag(), from.scale));
+}
+HWY_INLINE float_vector load_first(const scaled_by_token& from, index_t count) {
+  return hn::Mul(load_first(from.codes, count), hn::Set(float_tag(), from.scale));
+}
+
+/// ggml's blocks of 32 codes and a scale in half precision.
+struct scaled_by_block {
+  const q8_0_block* blocks;
+  index_t channel = 0;
+
+  HWY_INLINE scaled_by_block operator+(index_t channels) const { return {blocks, channel + channels}; }
+};
+HWY_INLINE float scale_of(const q8_0_block& block) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+  const hn::CappedTag<float, 1> one;
+  const hn::Rebind<hwy::float16_t, decltype(one)> half;
+  return hn::GetLane(hn::PromoteTo(one, hn::LoadU(half, reinterpret_cast<const hwy::float16_t*>(&block.scale))));
+#else
+  return static_cast<float>(block.scale);
+#endif
+}
+/// A vector that lies in more than one block.
+inline HWY_NOINLINE float_vector load_of_blocks(const scaled_by_block& from, index_t count) {
+  HWY_ALIGN float numbers[HWY_MAX_BYTES / sizeof(float)] = {};
+  for (index_t n = 0; n < count; ++n) {
+    const q8_0_block& block = from.blocks[(from.channel + n) / q8_0_channels];
+    numbers[n] = static_cast<float>(block.codes[(from.channel + n) % q8_0_channels]) * scale_of(block);
+  }
+  return load(static_cast<const float*>(numbers));
+}
+HWY_INLINE float_vector load(const scaled_by_block& from) {
+  const index_t inside = from.channel % q8_0_channels;
+  if (inside + lanes() > q8_0_channels) return load_of_blocks(from, lanes());
+  const q8_0_block& block = from.blocks[from.channel / q8_0_channels];
+  return hn::Mul(load(block.codes + inside), hn::Set(float_tag(), scale_of(block)));
+}
+HWY_INLINE float_vector load_first(const scaled_by_block& from, index_t count) {
+  return count >= lanes() ? load(from) : load_of_blocks(from, count);
+}
+
+/// Prefetches what lies `distance` bytes after the vector at `channel` of a row that is read in whole vectors; one request
+/// per line.
+HWY_INLINE void fetch_ahead(const scaled_by_channel& row, index_t channel, index_t distance) {
+  fetch_ahead(row.codes, channel, distance);
+}
+HWY_INLINE void fetch_ahead(const scaled_by_block& row, index_t channel, index_t distance) {
+  const index_t at = row.channel + channel;
+  if (at % q8_0_channels == 0) fetch_ahead(static_cast<const void*>(row.blocks + at / q8_0_channels), distance);
+}
+
+/// Calls `with` with the row's address in its own type.
+template <class With>
+HWY_INLINE void with_row(const tensor& from, index_t token, index_t head, With&& with) {
+  const char* const at = from.row(token, head);
+  switch (from.type) {
+    case storage::bfloat16: return with(reinterpret_cast<const bfloat16_bits*>(at));
+    case storage::float16: return with(reinterpret_cast<const float16_bits*>(at));
+    default: return with(reinterpret_cast<const float*>(at));
+  }
+}
+
+/// The addresses of a block of rows, for head 0.
+inline constexpr index_t most_listed = 64;
+struct row_list {
+  const char* rows[most_listed];
+  const char* scales[most_listed];  ///< where they are scaled by groups or tokens
+};
+
+/// From one address to another, which may lie in different buffers.
+HWY_INLINE index_t bytes_between(const char* from, const char* to) {
+  return static_cast<index_t>(reinterpret_cast<std::uintptr_t>(to) - reinterpret_cast<std::uintptr_t>(from));
+}
+
+/// Lists rows [first, first + count).
+HWY_INLINE void list_rows(const cache_tensor& from, index_t first, index_t count, row_list& list) {
+  from.rows.for_each_row(first, count, [&](index_t n, const char* at) { list.rows[n] = at; });
+}
+inline HWY_NOINLINE void list_scales(const cache_tensor& from, index_t first, index_t count, row_list& list) {
+  if (from.type == storage::int8_by_token)
+    return from.scales.for_each_row(first, count, [&](index_t n, const char* at) { list.scales[n] = at; });
+  if (from.type != storage::int8_by_channel) return;
+  for (index_t n = 0; n < count;) {
+    const index_t group = (first + n) / from.group_tokens;
+    const char* const at = from.scales.row(group, 0);
+    for (const index_t end = (std::min)(count, (group + 1) * from.group_tokens - first); n < end; ++n)
+      list.scales[n] = at;
+  }
+}
+
+/// The listed rows of one head: `reader(n)` is row n.
+template <class T>
+struct plain_reader {
+  const row_list& list;
+  index_t head_bytes;
+  HWY_INLINE const T* operator()(index_t n) const { return reinterpret_cast<const T*>(list.rows[n] + head_bytes); }
+};
+struct channel_reader {
+  const row_list& list;
+  index_t head_bytes, scale_bytes;
+  HWY_INLINE scaled_by_channel operator()(index_t n) const {
+    return {reinterpret_cast<const std::int8_t*>(list.rows[n] + head_bytes),
+            reinterpret_cast<const float*>(list.scales[n] + scale_bytes)};
+  }
+};
+struct block_reader {
+  const row_list& list;
+  index_t head_bytes;
+  HWY_INLINE scaled_by_block operator()(index_t n) const {
+    return {reinterpret_cast<const q8_0_block*>(list.rows[n] + head_bytes)};
+  }
+};
+
+/// Calls `with` with a reader of a head's listed rows. The scales of int8_by_token are left out: they belong to weights.
+template <class With>
+HWY_INLINE void with_reader(const cache_tensor& from, const row_list& list, index_t head, With&& with) {
+  const index_t at = head * from.rows.head_bytes;
+  switch (from.type) {
+    case storage::float32: return with(plain_reader<float>{list, at});
+    case storage::bfloat16: return with(plain_reader<bfloat16_bits>{list, at});
+    case storage::float16: return with(plain_reader<float16_bits>{list, at});
+    case storage::float8_e4m3: return with(plain_reader<float8_bits>{list, at});
+    case storage::int8_by_channel: return with(channel_reader{list, at, head * from.scales.head_bytes});
+    case storage::int8_by_token: return with(plain_reader<std::int8_t>{list, at});
+    case storage::q8_0: return with(block_reader{list, at});
+  }
+}
+
+/// Calls `with` with one row of a cache, scales and all.
+template <class With>
+HWY_INLINE void with_row(const cache_tensor& from, index_t token, index_t head, With&& with) {
+  const char* const at = from.rows.row(token, head);
+  const auto scales = [&] {
+    return reinterpret_cast<const float*>(from.scales.row(token / from.group_tokens, head));
+  };
+  switch (from.type) {
+    case storage::float32: return with(reinterpret_cast<const float*>(at));
+    case storage::bfloat16: return with(reinterpret_cast<const bfloat16_bits*>(at));
+    case storage::float16: return with(reinterpret_cast<const float16_bits*>(at));
+    case storage::float8_e4m3: return with(reinterpret_cast<const float8_bits*>(at));
+    case storage::int8_by_channel:
+      return with(scaled_by_channel{reinterpret_cast<const std::int8_t*>(at), scales()});
+    case storage::int8_by_token:
+      return with(scaled_by_token{reinterpret_cast<const std::int8_t*>(at), *scales()});
+    case storage::q8_0: return with(scaled_by_block{reinterpret_cast<const q8_0_block*>(at)});
+  }
+}
+
+}  // namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
