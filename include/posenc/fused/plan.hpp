@@ -57,6 +57,7 @@ enum class kernel : unsigned char {
   none,     ///< no queries
   prefill,  ///< many queries: tiles of keys are copied, rotated and multiplied as matrices
   decode,   ///< few queries: keys are read where they lie
+  stacked,  ///< few queries of many heads over one KV head: its heads side by side, as in prefill
 };
 /// The forms that a bias can take in a plan.
 enum class bias_form : unsigned char {
@@ -446,6 +447,7 @@ class planned {
     const task_plan& tasks = item_.tasks;
     return tasks.tasks == 0 ? fused::kernel::none
            : tasks.decode   ? fused::kernel::decode
+           : tasks.stacked  ? fused::kernel::stacked
                             : fused::kernel::prefill;
   }
   [[nodiscard]] fused::bias_form bias() const noexcept {

@@ -310,12 +310,13 @@ struct attention_problem {
 /// them.
 struct task_plan {
   bool decode = false;
-  index_t rows = 0;  ///< query rows of a tile (prefill)
+  bool stacked = false;  ///< the heads of a KV head side by side, as columns of a product
+  index_t rows = 0;  ///< query rows of a tile, of a task (decode), columns of a task (stacked)
   index_t heads_per_task = 1;
   index_t head_chunks = 1;    ///< tasks the heads of one KV head are spread over
-  index_t tiles = 0;          ///< query tiles (prefill) or key splits (decode)
-  index_t split = 0;          ///< keys of a split (decode)
-  row_range keys{};           ///< rows that some query may see (decode)
+  index_t tiles = 0;          ///< query tiles (prefill) or key splits (decode, stacked)
+  index_t split = 0;          ///< keys of a split (decode, stacked)
+  row_range keys{};           ///< rows that some query may see (decode, stacked)
   index_t tasks = 0;          ///< of the main phase
   index_t merges = 0;         ///< tasks of the merging phase, 0 when nothing is split
   index_t table_floats = 0;   ///< the table of R(t), at the start of what tasks share

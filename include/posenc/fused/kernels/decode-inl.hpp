@@ -20,6 +20,7 @@
 #include <posenc/fused/kernels/elements-inl.hpp>
 #include <posenc/fused/kernels/finish-inl.hpp>
 #include <posenc/fused/kernels/product-inl.hpp>
+#include <posenc/fused/kernels/splits-inl.hpp>
 #include <posenc/fused/storage/rows-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
@@ -34,23 +35,10 @@ HWY_INLINE index_t decode_keys(const attention_problem& problem) {
 inline constexpr index_t decode_queries = 8, decode_rows = 32;
 /// Bytes of keys and values of a block that may be on their way into the second-level cache.
 inline constexpr index_t decode_block_bytes = index_t{512} * 1024;
-/// Tasks wanted of one problem, and the fewest keys that are worth a split.
-inline constexpr index_t decode_tasks = 32, decode_split = 1024;
 /// Rows and vectors of values that are added up together: wide rather than high, so that values are read in the
 /// order of memory.
 inline constexpr index_t value_rows = many_registers ? decode_group : (std::min)(decode_group, index_t{2});
 inline constexpr int value_vectors = 4;
-
-/// Rows of keys that some query of the problem sees.
-inline HWY_NOINLINE row_range decode_range(const attention_problem& problem) {
-  row_range range{problem.valid_keys.begin, problem.valid_keys.begin};
-  for (index_t n = 0; n < problem.run_count; ++n)
-    for (index_t i = problem.valid_queries.begin; i < problem.valid_queries.end; ++i) {
-      const row_bounds seen = bounds_in(problem, i, problem.runs[n]);
-      range = hull_of(range, hull_of(seen.base, seen.open));
-    }
-  return range;
-}
 
 /// True when the decode kernel can take the problem; the prefill kernel takes every problem.
 HWY_INLINE bool fits_decode(const attention_problem& problem) {
@@ -58,11 +46,6 @@ HWY_INLINE bool fits_decode(const attention_problem& problem) {
   return problem.query_tokens <= decode_queries && problem.runs && !callbacks.relative_key &&
          !callbacks.relative_value && !callbacks.rotate &&
          (!problem.rotary || problem.keys_are_rotated || problem.splits_positions);
-}
-
-/// Floats of one row's partial result: its output, padded, then largest and total.
-HWY_INLINE index_t partial_stride(const attention_problem& problem) {
-  return round_up(problem.value_dim, panel_width()) + panel_width();
 }
 
 /// KV heads of a task. Where the heads of a token lie side by side, a task reads whole tokens, in the order
@@ -82,14 +65,7 @@ HWY_INLINE task_plan plan_decode(const attention_problem& problem) {
   plan.head_chunks = (problem.group + plan.heads_per_task - 1) / plan.heads_per_task;
   const index_t kv_heads = decode_kv_heads(problem);
   plan.rows = kv_heads * plan.heads_per_task * problem.query_tokens;
-  plan.keys = decode_range(problem);
-  const index_t keys = plan.keys.end - plan.keys.begin;
-  const index_t groups = (problem.kv_heads + kv_heads - 1) / kv_heads * plan.head_chunks;
-  const index_t splits = (std::clamp)(keys / decode_split, index_t{1}, (decode_tasks + groups - 1) / groups);
-  plan.split = round_up((std::max)(index_t{1}, (keys + splits - 1) / splits), decode_keys(problem));
-  plan.tiles = (std::max)(index_t{1}, (keys + plan.split - 1) / plan.split);
-  plan.tasks = groups * plan.tiles;
-  plan.merges = plan.tiles > 1 ? groups : 0;
+  split_keys(problem, (problem.kv_heads + kv_heads - 1) / kv_heads * plan.head_chunks, decode_keys(problem), plan);
   return plan;
 }
 
@@ -121,6 +97,7 @@ struct decode_scratch {
   row_bounds* seen;     ///< of each query, in the run of keys at hand
   position* nearest;    ///< of each query: nearest_distance, where the bias is linear
   row_list *keys, *values;  ///< of three blocks: the one at hand, the next and the one after
+  float* block_scales;      ///< of the rows of blocks at hand
   index_t output_stride = 0, floats = 0;
 
   decode_scratch(float* memory, const attention_problem& problem, const packed_head& pack,
@@ -144,6 +121,9 @@ struct decode_scratch {
     nearest = reinterpret_cast<position*>(take(decode_queries * floats_of(sizeof(position))));
     keys = reinterpret_cast<row_list*>(take(3 * floats_of(sizeof(row_list))));
     values = reinterpret_cast<row_list*>(take(3 * floats_of(sizeof(row_list))));
+    const index_t block = decode_keys(problem);
+    block_scales = take((std::max)(block_scale_floats(problem.k, block, problem.head_dim),
+                                   block_scale_floats(problem.v, block, problem.value_dim)));
     sums = take(decode_keys(problem) * lanes());
     scores = take(slots * decode_keys(problem) + lanes());
     output = take(slots * output_stride);
@@ -151,13 +131,6 @@ struct decode_scratch {
     largest = take(slots), total = take(slots), keep = take(slots);
   }
 };
-
-/// What a linear bias left out of every score of a row, in nats.
-HWY_INLINE double left_out(const attention_problem& problem, index_t head, index_t query) {
-  const bool is_token = query >= problem.valid_queries.begin && query < problem.valid_queries.end;
-  if (problem.bias.kind != distance_bias::form::linear || !is_token) return 0;
-  return bias_left_out(problem, head, nearest_distance(problem, query));
-}
 
 /// One split of the keys.
 struct decode_task {
@@ -411,7 +384,8 @@ struct decode_task {
   /// Scores of the rows of one KV head and the `count` keys listed.
   template <pairing Layout, class Lists>
   HWY_INLINE void score(const Lists& lists, index_t count, index_t kv) const {
-    with_reader(problem.k, lists.list(0), rows.first_kv + kv, [&](const auto& reader) HWY_ATTR {
+    with_reader(problem.k, lists.list(0), count, rows.first_kv + kv, problem.head_dim, scratch.block_scales,
+                [&](const auto& reader) HWY_ATTR {
       for_each_group(kv, [&](index_t slot, index_t members) HWY_ATTR {
         float* const scores = scores_of(slot);
         float* const sums = lanes() == decode_group ? scores : scratch.sums;
@@ -558,7 +532,8 @@ struct decode_task {
     for (index_t kv = 0; kv < rows.kv_count; ++kv) {
       fetch_pages_of(problem.k, key_lists.list(2), kv);
       if (problem.v.type == storage::int8_by_token) scale_weights(value_lists.list(0), count, kv);
-      with_reader(problem.v, value_lists.list(0), rows.first_kv + kv, [&](const auto& reader) HWY_ATTR {
+      with_reader(problem.v, value_lists.list(0), count, rows.first_kv + kv, problem.value_dim, scratch.block_scales,
+                  [&](const auto& reader) HWY_ATTR {
         if (finite_values)
           add_values(reader, value_lists.list(1), count, kv);
         else
@@ -613,30 +588,6 @@ struct decode_task {
     }
   }
 };
-
-/// Adds up the partial results of the splits, in their order, in place of the first, and writes the output
-/// rows.
-inline HWY_NOINLINE void merge_partials(const attention_problem& problem, const decode_rows_of_task& rows,
-                                        index_t splits, index_t split_floats, float* partials) {
-  const index_t stride = partial_stride(problem), state = round_up(problem.value_dim, panel_width());
-  for (index_t r = 0; r < rows.rows(); ++r) {
-    float* const sum = partials + r * stride;
-    for (index_t split = 1; split < splits; ++split) {
-      const float* const next = partials + split * split_floats + r * stride;
-      const float largest = (std::max)(sum[state], next[state]);
-      const float_vector keep = exp4_of(constant(sum[state] - largest)),
-                         add = exp4_of(constant(next[state] - largest));
-      for (index_t c = 0; c < state; c += lanes())
-        store(hn::MulAdd(load(sum + c), keep, hn::Mul(load(next + c), add)), sum + c);
-      sum[state + 1] = sum[state + 1] * hn::GetLane(keep) + next[state + 1] * hn::GetLane(add);
-      sum[state] = largest;
-    }
-    const index_t slot = rows.slot(r), query = rows.query_of(slot), head = rows.head_of(slot);
-    const bool is_token = query >= problem.valid_queries.begin && query < problem.valid_queries.end;
-    finish_row(problem, head, query,
-               {sum[state], sum[state + 1], sum, is_token, left_out(problem, head, query)});
-  }
-}
 
 }  // namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -29,7 +29,7 @@ HWY_INLINE void fetch_tile_row(const cache_tensor& from, index_t first, index_t 
 /// A row as floats, zeros up to a whole vector.
 template <class Tensor>
 HWY_INLINE void widen_row(const Tensor& from, index_t token, index_t head, index_t channels, float* to) {
-  with_row(from, token, head, [&](const auto& row) HWY_ATTR { copy_channels(row, channels, to); });
+  with_row(from, token, head, channels, [&](const auto& row) HWY_ATTR { copy_channels(row, channels, to); });
 }
 
 /// What a problem does to its keys when it loads them.
@@ -64,7 +64,7 @@ struct key_loader {
         token_angles(*rotary, place_of(problem.keys, row + t), rotation_side::key,
                      static_cast<float>(rotary->attention_factor), growth_origin, base.cos, base.sin);
       fetch_tile_row(problem.k, row, t, count, kv_head, problem.head_dim);
-      with_row(problem.k, row + t, kv_head, [&](const auto& from) HWY_ATTR {
+      with_row(problem.k, row + t, kv_head, problem.head_dim, [&](const auto& from) HWY_ATTR {
         rotate_row(from, *rotary, pack, problem.head_dim, base, shared ? step(t) : step_angles{},
                    tile + t * pack.stride);
       });
@@ -102,7 +102,7 @@ inline HWY_NOINLINE bool load_values(const attention_problem& problem, index_t k
   auto exponents = exponents_of(hn::Zero(float_tag()));
   for (index_t t = 0; t < count; ++t) {
     fetch_tile_row(problem.v, row, t, count, kv_head, problem.value_dim);
-    with_row(problem.v, row + t, kv_head, [&](const auto& from) HWY_ATTR {
+    with_row(problem.v, row + t, kv_head, problem.value_dim, [&](const auto& from) HWY_ATTR {
       for (index_t c = 0; c < problem.value_dim; c += width) {
         float* const to = tile + (c / width * keys_per_panel + t) * width;
         const float_vector low = load_first(from + c, problem.value_dim - c);

@@ -30,6 +30,11 @@ HWY_INLINE index_t lanes() { return static_cast<index_t>(hn::Lanes(float_tag()))
 
 HWY_INLINE index_t round_up(index_t n, index_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
+/// The widest head the kernels take; asserted by the face. A latent cache keeps rows of 576.
+inline constexpr index_t widest_head = 1024;
+/// Floats of the longest vector, for what is written in whole vectors.
+inline constexpr index_t vector_slack = HWY_MAX_BYTES / sizeof(float);
+
 /// 16-bit patterns of the two narrow types; they are only ever widened or narrowed.
 struct bfloat16_bits {
   std::uint16_t bits;
@@ -82,20 +87,34 @@ HWY_INLINE float_vector load(const std::int8_t* from) {
 }
 
 HWY_INLINE float_vector load(const float8_bits* from) {
+#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || HWY_ARCH_ARM
+  // Seven bits farther up it is a half whose exponent is 8 too small, which subnormals do not mind.
+  const hn::Rebind<std::int8_t, float_tag> narrow;
+  const hn::Rebind<std::int16_t, float_tag> wide;
+  const hn::Rebind<hwy::float16_t, float_tag> half;
+  const hn::RebindToUnsigned<float_tag> bits;
+  const auto all = hn::PromoteTo(wide, hn::LoadU(narrow, reinterpret_cast<const std::int8_t*>(&from->bits)));
+  const auto moved = hn::And(hn::ShiftLeft<7>(all), hn::Set(wide, static_cast<std::int16_t>(0xbf80)));
+  const float_vector value = hn::Mul(hn::PromoteTo(float_tag(), hn::BitCast(half, moved)), hn::Set(float_tag(), 256.0f));
+  // 480 is what a NaN would be as a number.
+  const auto is_nan = hn::Eq(hn::Abs(value), hn::Set(float_tag(), 480.0f));
+  return hn::IfThenElse(is_nan, hn::BitCast(float_tag(), hn::Set(bits, 0x7fc00000u)), value);
+#else
   const hn::Rebind<std::uint8_t, float_tag> narrow;
-  const hn::Rebind<std::uint32_t, float_tag> wide;
-  const auto all = hn::PromoteTo(wide, hn::LoadU(narrow, &from->bits));
-  const auto size = hn::And(all, hn::Set(wide, 0x7fu)), sign = hn::ShiftLeft<24>(hn::And(all, hn::Set(wide, 0x80u)));
-  // Below the smallest normal number the size itself counts steps of 2^-9.
-  const auto normal = hn::Add(hn::ShiftLeft<20>(size), hn::Set(wide, 120u << 23));
+  const hn::RebindToUnsigned<float_tag> wide;
   const hn::RebindToSigned<float_tag> whole;
-  const float_vector steps = hn::Mul(hn::ConvertTo(float_tag(), hn::BitCast(whole, size)),
-                                     hn::Set(float_tag(), 0x1p-9f));
-  const auto is_normal = hn::Gt(hn::BitCast(whole, size), hn::Set(whole, 7));
-  const auto is_nan = hn::Eq(size, hn::Set(wide, 0x7fu));
-  auto value = hn::IfThenElse(hn::RebindMask(wide, is_normal), normal, hn::BitCast(wide, steps));
-  value = hn::IfThenElse(is_nan, hn::Set(wide, 0x7fc00000u), value);
-  return hn::BitCast(float_tag(), hn::Or(value, sign));
+  const auto all = hn::PromoteTo(wide, hn::LoadU(narrow, &from->bits));
+  const auto size = hn::And(all, hn::Set(wide, 0x7fu));
+  const auto sign = hn::ShiftLeft<24>(hn::And(all, hn::Set(wide, 0x80u)));
+  // Below the smallest normal number the size itself counts steps of 2^-9.
+  const float_vector normal = hn::BitCast(float_tag(), hn::Add(hn::ShiftLeft<20>(size), hn::Set(wide, 120u << 23)));
+  const float_vector steps = hn::Mul(hn::ConvertTo(float_tag(), hn::BitCast(whole, size)), hn::Set(float_tag(), 0x1p-9f));
+  const auto is_normal = hn::RebindMask(float_tag(), hn::Gt(hn::BitCast(whole, size), hn::Set(whole, 7)));
+  const auto is_nan = hn::RebindMask(float_tag(), hn::Eq(size, hn::Set(wide, 0x7fu)));
+  const float_vector number = hn::IfThenElse(is_normal, normal, steps);
+  const float_vector value = hn::IfThenElse(is_nan, hn::BitCast(float_tag(), hn::Set(wide, 0x7fc00000u)), number);
+  return hn::BitCast(float_tag(), hn::Or(hn::BitCast(wide, value), sign));
+#endif
 }
 
 /// The first `count` elements, zeros after them; nothing beyond is read.

@@ -25,10 +25,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 
-/// The widest head the kernels take; asserted by the face. A latent cache keeps rows of 576.
-inline constexpr index_t widest_head = 1024;
 inline constexpr index_t most_pairs = widest_head / 2;
-inline constexpr index_t vector_slack = HWY_MAX_BYTES / sizeof(float);
 
 /// cos and sin of each pair, what multiplies them included. Written in whole vectors, hence the slack.
 struct pair_angles {

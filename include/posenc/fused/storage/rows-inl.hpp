@@ -12,6 +12,8 @@
 #endif
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 
 #include <posenc/fused/storage/load-inl.hpp>
 
@@ -46,39 +48,42 @@ HWY_INLINE float_vector load_first(const scaled_by_token& from, index_t count) {
   return hn::Mul(load_first(from.codes, count), hn::Set(float_tag(), from.scale));
 }
 
-/// ggml's blocks of 32 codes and a scale in half precision.
+/// ggml's blocks of 32 codes, whose scales were made floats before.
 struct scaled_by_block {
   const q8_0_block* blocks;
+  const float* scales;  ///< of each block
   index_t channel = 0;
 
-  HWY_INLINE scaled_by_block operator+(index_t channels) const { return {blocks, channel + channels}; }
+  HWY_INLINE scaled_by_block operator+(index_t channels) const { return {blocks, scales, channel + channels}; }
 };
-HWY_INLINE float scale_of(const q8_0_block& block) {
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-  const hn::CappedTag<float, 1> one;
-  const hn::Rebind<hwy::float16_t, decltype(one)> half;
-  return hn::GetLane(hn::PromoteTo(one, hn::LoadU(half, reinterpret_cast<const hwy::float16_t*>(&block.scale))));
-#else
-  return static_cast<float>(block.scale);
-#endif
-}
-/// A vector that lies in more than one block.
+/// A vector that lies in more than one block, or ends before its last lane.
 inline HWY_NOINLINE float_vector load_of_blocks(const scaled_by_block& from, index_t count) {
   HWY_ALIGN float numbers[HWY_MAX_BYTES / sizeof(float)] = {};
   for (index_t n = 0; n < count; ++n) {
-    const q8_0_block& block = from.blocks[(from.channel + n) / q8_0_channels];
-    numbers[n] = static_cast<float>(block.codes[(from.channel + n) % q8_0_channels]) * scale_of(block);
+    const index_t channel = from.channel + n, block = channel / q8_0_channels;
+    numbers[n] = static_cast<float>(from.blocks[block].codes[channel % q8_0_channels]) * from.scales[block];
   }
   return load(static_cast<const float*>(numbers));
 }
 HWY_INLINE float_vector load(const scaled_by_block& from) {
-  const index_t inside = from.channel % q8_0_channels;
-  if (inside + lanes() > q8_0_channels) return load_of_blocks(from, lanes());
-  const q8_0_block& block = from.blocks[from.channel / q8_0_channels];
-  return hn::Mul(load(block.codes + inside), hn::Set(float_tag(), scale_of(block)));
+  // Unsigned, as divisions are shifts then.
+  constexpr auto size = static_cast<std::size_t>(q8_0_channels);
+  const auto channel = static_cast<std::size_t>(from.channel), block = channel / size;
+  if (channel % size + static_cast<std::size_t>(lanes()) > size) return load_of_blocks(from, lanes());
+  const auto* const codes = reinterpret_cast<const std::int8_t*>(from.blocks) + offsetof(q8_0_block, codes);
+  return hn::Mul(load(codes + channel + block * (sizeof(q8_0_block) - size)), hn::Set(float_tag(), from.scales[block]));
 }
 HWY_INLINE float_vector load_first(const scaled_by_block& from, index_t count) {
   return count >= lanes() ? load(from) : load_of_blocks(from, count);
+}
+/// The scales of a row's blocks, in whole vectors.
+HWY_INLINE void read_scales(const q8_0_block* blocks, index_t count, float* scales) {
+  HWY_ALIGN float16_bits halves[HWY_MAX_BYTES / sizeof(float)] = {};
+  for (index_t b = 0; b < count; b += lanes()) {
+    const index_t some = (std::min)(lanes(), count - b);
+    for (index_t n = 0; n < some; ++n) std::memcpy(halves + n, &blocks[b + n].scale, sizeof(float16_bits));
+    store(load(halves), scales + b);
+  }
 }
 
 /// Prefetches what lies `distance` bytes after the vector at `channel` of a row that is read in whole vectors; one request
@@ -93,7 +98,7 @@ HWY_INLINE void fetch_ahead(const scaled_by_block& row, index_t channel, index_t
 
 /// Calls `with` with the row's address in its own type.
 template <class With>
-HWY_INLINE void with_row(const tensor& from, index_t token, index_t head, With&& with) {
+HWY_INLINE void with_row(const tensor& from, index_t token, index_t head, index_t, With&& with) {
   const char* const at = from.row(token, head);
   switch (from.type) {
     case storage::bfloat16: return with(reinterpret_cast<const bfloat16_bits*>(at));
@@ -148,14 +153,36 @@ struct channel_reader {
 struct block_reader {
   const row_list& list;
   index_t head_bytes;
+  const float* scales;
+  index_t scale_stride;
   HWY_INLINE scaled_by_block operator()(index_t n) const {
-    return {reinterpret_cast<const q8_0_block*>(list.rows[n] + head_bytes)};
+    return {reinterpret_cast<const q8_0_block*>(list.rows[n] + head_bytes), scales + n * scale_stride};
   }
 };
+/// Floats of scratch that with_reader needs for so many rows of blocks.
+HWY_INLINE index_t block_scale_floats(const cache_tensor& from, index_t rows, index_t channels) {
+  return from.type == storage::q8_0 ? rows * channels / q8_0_channels + vector_slack : 0;
+}
+/// The scales of listed rows of blocks, row by row.
+inline HWY_NOINLINE void list_block_scales(const row_list& list, index_t head_bytes, index_t rows, index_t blocks,
+                                           float* scales) {
+  HWY_ALIGN float16_bits halves[HWY_MAX_BYTES / sizeof(float)] = {};
+  const auto* row = reinterpret_cast<const q8_0_block*>(list.rows[0] + head_bytes);
+  for (index_t n = 0, filled = 0, block = 0, t = 0; n < rows * blocks; ++n) {
+    std::memcpy(halves + filled++, &row[block].scale, sizeof(float16_bits));
+    if (++block == blocks && ++t < rows)
+      block = 0, row = reinterpret_cast<const q8_0_block*>(list.rows[t] + head_bytes);
+    if (filled < lanes() && n + 1 < rows * blocks) continue;
+    store(load(halves), scales + n + 1 - filled);
+    filled = 0;
+  }
+}
 
-/// Calls `with` with a reader of a head's listed rows. The scales of int8_by_token are left out: they belong to weights.
+/// Calls `with` with a reader of the first `count` listed rows of a head. The scales of int8_by_token are left out: they
+/// belong to weights. \param scratch block_scale_floats
 template <class With>
-HWY_INLINE void with_reader(const cache_tensor& from, const row_list& list, index_t head, With&& with) {
+HWY_INLINE void with_reader(const cache_tensor& from, const row_list& list, index_t count, index_t head,
+                            index_t channels, float* scratch, With&& with) {
   const index_t at = head * from.rows.head_bytes;
   switch (from.type) {
     case storage::float32: return with(plain_reader<float>{list, at});
@@ -164,13 +191,15 @@ HWY_INLINE void with_reader(const cache_tensor& from, const row_list& list, inde
     case storage::float8_e4m3: return with(plain_reader<float8_bits>{list, at});
     case storage::int8_by_channel: return with(channel_reader{list, at, head * from.scales.head_bytes});
     case storage::int8_by_token: return with(plain_reader<std::int8_t>{list, at});
-    case storage::q8_0: return with(block_reader{list, at});
+    case storage::q8_0:
+      list_block_scales(list, at, count, channels / q8_0_channels, scratch);
+      return with(block_reader{list, at, scratch, channels / q8_0_channels});
   }
 }
 
 /// Calls `with` with one row of a cache, scales and all.
 template <class With>
-HWY_INLINE void with_row(const cache_tensor& from, index_t token, index_t head, With&& with) {
+HWY_INLINE void with_row(const cache_tensor& from, index_t token, index_t head, index_t channels, With&& with) {
   const char* const at = from.rows.row(token, head);
   const auto scales = [&] {
     return reinterpret_cast<const float*>(from.scales.row(token / from.group_tokens, head));
@@ -184,7 +213,12 @@ HWY_INLINE void with_row(const cache_tensor& from, index_t token, index_t head, 
       return with(scaled_by_channel{reinterpret_cast<const std::int8_t*>(at), scales()});
     case storage::int8_by_token:
       return with(scaled_by_token{reinterpret_cast<const std::int8_t*>(at), *scales()});
-    case storage::q8_0: return with(scaled_by_block{reinterpret_cast<const q8_0_block*>(at)});
+    case storage::q8_0: {
+      HWY_ALIGN float block_scales[widest_head / q8_0_channels + vector_slack];
+      const auto* const blocks = reinterpret_cast<const q8_0_block*>(at);
+      read_scales(blocks, channels / q8_0_channels, block_scales);
+      return with(scaled_by_block{blocks, block_scales});
+    }
   }
 }
 
