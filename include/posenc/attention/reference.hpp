@@ -7,6 +7,7 @@
 ///     s_ij ← c·tanh(s_ij / c)                                                 (softcap)
 ///     s_ij ← s_ij + b_h(i, j)                                                 (door bias, dense bias)
 ///     out_i = Σ_j e^{s_ij} (v_j + a_{j−i}) / Z_i,  Z_i = Σ_j e^{s_ij} + e^{sink},  over the keys j that i sees
+///     (where the rotation turns values too: R(−i) Σ_j e^{s_ij} R(j) v_j / Z_i)
 ///     log_sum_exp_i = ln Z_i
 ///
 /// The door embed is not here: it adds to rows before they are projected (encoding.hpp, self_attention.hpp).
@@ -32,6 +33,7 @@
 #include <posenc/detail/floating.hpp>
 #include <posenc/detail/scalar.hpp>
 #include <posenc/encoding.hpp>
+#include <posenc/rope/rotation.hpp>
 #include <posenc/views.hpp>
 
 namespace posenc::inline v0_2 {
@@ -87,6 +89,17 @@ template <class Work, class Source>
   for (index_t j = call.valid_keys.begin; j < call.valid_keys.end; ++j)
     rows[static_cast<std::size_t>(j)] = row_of<Work>(source, j, kv_head);
   return rows;
+}
+
+/// The values of a KV head, rotated where the encoding says so.
+template <class Work, class V, class E>
+[[nodiscard]] std::vector<std::vector<Work>> values_of_head(const V& v, const E& encoding,
+                                                            const resolved_options& call, index_t kv_head) {
+  std::vector<std::vector<Work>> values = rows_of_head<Work>(v, call, kv_head);
+  if (const rotation* const by = rotation_of_values(encoding); by && !call.keys_are_rotated)
+    for (index_t j = call.valid_keys.begin; j < call.valid_keys.end; ++j)
+      by->apply_to_value(std::span<Work>(values[static_cast<std::size_t>(j)]), call.key_positions, j, false);
+  return values;
 }
 
 /// The keys of a KV head, rotated.
@@ -232,9 +245,11 @@ template <class S, class Q, class K, class V, class E>
   std::vector<sum> output(static_cast<std::size_t>(call.value_dim));
   std::vector<std::vector<work>> values;
   index_t values_of = -1;
+  const rotation* const value_rotation = rotation_of_values(encoding);
+  if (value_rotation) value_rotation->check_values(call.value_dim);
   for_each_row<work>(q, k, encoding, call, [&](index_t head, const score_row<work, E>& row, index_t i) {
     if (const index_t kv_head = head / call.group; kv_head != values_of)
-      values = rows_of_head<work>(v, call, values_of = kv_head);
+      values = values_of_head<work>(v, encoding, call, values_of = kv_head);
     const row_weights<sum> softmax = softmax_of(row, call, head);
     for (sum& channel : output) channel = sum(0);
     for (std::size_t n = 0; n < softmax.seen.size(); ++n) {
@@ -250,6 +265,7 @@ template <class S, class Q, class K, class V, class E>
         for (std::size_t c = 0; c < output.size(); ++c) output[c] += sum(weight * static_cast<sum>(shift[c]));
       }
     }
+    if (value_rotation) value_rotation->apply_to_value(std::span<sum>(output), call.query_positions, i, true);
     for (index_t c = 0; c < call.value_dim; ++c)
       result.output(i, head * call.value_dim + c) =
           static_cast<S>(static_cast<working_t<S>>(output[static_cast<std::size_t>(c)]));

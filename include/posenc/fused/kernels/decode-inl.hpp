@@ -44,7 +44,7 @@ inline constexpr int value_vectors = 4;
 HWY_INLINE bool fits_decode(const attention_problem& problem) {
   const encoding_callbacks& callbacks = problem.callbacks;
   return problem.query_tokens <= decode_queries && problem.runs && !callbacks.relative_key &&
-         !callbacks.relative_value && !callbacks.rotate &&
+         !callbacks.relative_value && !callbacks.rotate && !problem.rotates_values() &&
          (!problem.rotary || problem.keys_are_rotated || problem.splits_positions);
 }
 

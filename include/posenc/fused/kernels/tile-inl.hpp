@@ -93,16 +93,31 @@ HWY_INLINE bool all_finite(const float* from, index_t count) {
   return are_finite(exponents);
 }
 
+/// Rotates a value or an output in the order of memory, back where `back`, by angles without a factor.
+inline HWY_NOINLINE void rotate_value(const rotation& rotary, const token_place& place, bool back, float* value) {
+  pair_angles angles;
+  token_angles(rotary, place, rotation_side::key, 1.0f, 0, angles.cos, angles.sin);
+  for (index_t p = 0; p < rotary.pairs(); ++p) {
+    const auto [first, second] = channels_of_pair(rotary.pairing, rotary.rotary_dim, p);
+    float& a = value[rotary.offset + first];
+    float& b = value[rotary.offset + second];
+    const float x = a, y = b, cosine = angles.cos[p], sine = back ? -angles.sin[p] : angles.sin[p];
+    a = x * cosine - y * sine;
+    b = x * sine + y * cosine;
+  }
+}
+
 /// Values [row, row + count) of a KV head as panels of 2·lanes channels, [panel][key][2·lanes] with
 /// `keys_per_panel` keys each, zeros after the last channel. Compact panels, because rows of a cache lie a
 /// power of two apart more often than not. False when one of them is infinite or NaN.
 inline HWY_NOINLINE bool load_values(const attention_problem& problem, index_t kv_head, index_t row,
                                      index_t count, index_t keys_per_panel, float* tile) {
   const index_t width = 2 * lanes();
+  const bool rotates = problem.rotates_values() && !problem.keys_are_rotated;
   auto exponents = exponents_of(hn::Zero(float_tag()));
   for (index_t t = 0; t < count; ++t) {
     fetch_tile_row(problem.v, row, t, count, kv_head, problem.value_dim);
-    with_row(problem.v, row + t, kv_head, problem.value_dim, [&](const auto& from) HWY_ATTR {
+    const auto put = [&](const auto& from) HWY_ATTR {
       for (index_t c = 0; c < problem.value_dim; c += width) {
         float* const to = tile + (c / width * keys_per_panel + t) * width;
         const float_vector low = load_first(from + c, problem.value_dim - c);
@@ -112,7 +127,15 @@ inline HWY_NOINLINE bool load_values(const attention_problem& problem, index_t k
         store(low, to), store(high, to + lanes());
         exponents = hn::Max(exponents, hn::Max(exponents_of(low), exponents_of(high)));
       }
-    });
+    };
+    if (!rotates) {
+      with_row(problem.v, row + t, kv_head, problem.value_dim, put);
+      continue;
+    }
+    HWY_ALIGN float natural[widest_head + vector_slack];
+    widen_row(problem.v, row + t, kv_head, problem.value_dim, natural);
+    rotate_value(*problem.rotary, place_of(problem.keys, row + t), false, natural);
+    put(static_cast<const float*>(natural));
   }
   return are_finite(exponents);
 }

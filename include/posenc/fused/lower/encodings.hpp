@@ -296,6 +296,7 @@ void lower_doors(const E& encoding, attention_problem& problem) {
     if constexpr (lowers_to_rotation<E>) {
       const rotation& rotary = encoding.lowered();
       if (rotary.rotary_dim > 0) problem.rotary = &rotary;
+      if (rotary.rotates_values) rotary.check_values(problem.value_dim);
       problem.splits_positions = splits_positions(rotary, problem);
     } else {
       problem.callbacks.rotate = call_rotate<E>;
