@@ -16,8 +16,8 @@
 #include <posenc/fused.hpp>
 #include <posenc/posenc.hpp>
 
-#include "peak.hpp"
 #include "measure.hpp"
+#include "peak.hpp"
 #if defined(POSENC_BARS_BASELINE)
 #include "baseline.hpp"
 #endif

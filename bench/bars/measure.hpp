@@ -74,7 +74,8 @@ inline std::string only;  // a part of the names that are wanted
 
 inline bool wanted(const char* name) { return only.empty() || std::strstr(name, only.c_str()) != nullptr; }
 
-inline void report(const char* name, const quartiles& value, const char* unit, double aim, bool at_most = true) {
+inline void report(const char* name, const quartiles& value, const char* unit, double aim,
+                   bool at_most = true) {
   const bool met = at_most ? value.median <= aim : value.median >= aim;
   if (!met) ++missed;
   std::printf("%-46s %8.3f [%.3f %.3f] %-9s %s %.3g  %s\n", name, value.median, value.low, value.high, unit,

@@ -216,7 +216,8 @@ template <class Work, class E>
 
 /// Calls use(head, row, i) for every valid query of every head.
 template <class Work, class Q, class K, class E, class Use>
-void for_each_row(const heads_view<const Q>& q, const K& k, const E& encoding, const resolved_options& call, Use&& use) {
+void for_each_row(const heads_view<const Q>& q, const K& k, const E& encoding, const resolved_options& call,
+                  Use&& use) {
   check_axes<E, Work>(call.query_positions, call.key_positions);
   if constexpr (has_bias_heads<E>) {
     const index_t made_for = encoding.bias_heads();
@@ -255,8 +256,7 @@ template <class S, class Q, class K, class V, class E>
     for (std::size_t n = 0; n < softmax.seen.size(); ++n) {
       const std::vector<work>& value = values[static_cast<std::size_t>(softmax.seen[n])];
       const sum& weight = softmax.weights[n];
-      for (std::size_t c = 0; c < output.size(); ++c)
-        output[c] += sum(weight * static_cast<sum>(value[c]));
+      for (std::size_t c = 0; c < output.size(); ++c) output[c] += sum(weight * static_cast<sum>(value[c]));
       if constexpr (has_relative_value<E>) {
         const auto shift = encoding.relative_value(
             static_cast<int>(head), call.key_positions[softmax.seen[n]] - call.query_positions[i]);
@@ -319,8 +319,8 @@ void attention_into(heads_view<Q> q, const K& k, const V& v, const E& encoding,
                     const attention_options& options, heads_view<O> out,
                     std::type_identity_t<head_scalars_view<detail::working_t<O>>> log_sum_exp = {}) {
   detail::check_output(detail::shape_of(q, k, v), q, k, v, out, log_sum_exp);
-  const attention_result<O> result = detail::result_of<O>(heads_view<const std::remove_const_t<Q>>(q), k, v,
-                                                          encoding, options);
+  const attention_result<O> result =
+      detail::result_of<O>(heads_view<const std::remove_const_t<Q>>(q), k, v, encoding, options);
   detail::write(result, out, log_sum_exp);
 }
 
@@ -333,8 +333,7 @@ void attention_batch(std::span<const attention_sequence<Q, K, V, O>> sequences, 
     detail::check_output(detail::shape_of(s.q, s.k, s.v), s.q, s.k, s.v, s.out, s.log_sum_exp);
   detail::check_apart(sequences);
   std::vector<attention_result<O>> results;
-  for (const auto& s : sequences)
-    results.push_back(detail::result_of<O>(s.q, s.k, s.v, encoding, s.options));
+  for (const auto& s : sequences) results.push_back(detail::result_of<O>(s.q, s.k, s.v, encoding, s.options));
   for (std::size_t n = 0; n < sequences.size(); ++n)
     detail::write(results[n], sequences[n].out, sequences[n].log_sum_exp);
 }

@@ -52,7 +52,8 @@ struct float8_e4m3 {
       const std::uint32_t exponent = size >> 23, shift = 141u - exponent;
       if (exponent == 0 || shift > 24u + 1u) return sign;  // below a quarter of the smallest
       const std::uint32_t fraction = (size & 0x7f'ffffu) | 0x80'0000u;
-      kept = shift > 31 ? 0 : fraction >> shift, rest = fraction & ((1u << shift) - 1u), half = 1u << (shift - 1u);
+      kept = shift > 31 ? 0 : fraction >> shift, rest = fraction & ((1u << shift) - 1u),
+      half = 1u << (shift - 1u);
     }
     if (rest > half || (rest == half && (kept & 1u) != 0)) ++kept;
     return static_cast<std::uint8_t>(sign | (kept > 0x7eu ? 0x7fu : kept));

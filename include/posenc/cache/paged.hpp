@@ -27,10 +27,10 @@ namespace posenc::inline v0_2 {
 /// is owned. T may be const.
 template <class T>
 struct paged_view {
-  std::span<T* const> pages{};             ///< where each page of the pool begins
-  std::span<const std::int32_t> table{};   ///< the pages of this sequence, in the order of its tokens
-  index_t page_tokens = 0;                 ///< tokens that a page holds, any positive number
-  index_t tokens = 0;                      ///< at most table.size() · page_tokens
+  std::span<T* const> pages{};            ///< where each page of the pool begins
+  std::span<const std::int32_t> table{};  ///< the pages of this sequence, in the order of its tokens
+  index_t page_tokens = 0;                ///< tokens that a page holds, any positive number
+  index_t tokens = 0;                     ///< at most table.size() · page_tokens
   index_t heads = 1;
   index_t head_dim = 0;
   index_t token_stride = heads * head_dim;  ///< elements from one token of a page to the next

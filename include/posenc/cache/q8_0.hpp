@@ -81,15 +81,16 @@ void quantise_q8_0(const heads_view<S>& from, const heads_view<q8_0_block>& bloc
   detail::check_view(blocks, what), detail::check_disjoint_rows(blocks, what);
   detail::require(blocks.tokens == from.tokens && blocks.heads == from.heads &&
                       blocks.head_dim * q8_0_channels == from.head_dim,
-                  what, ": from ", from.tokens, " x ", from.heads, " x ", from.head_dim, " to ", blocks.tokens,
-                  " x ", blocks.heads, " x ", blocks.head_dim, " blocks");
+                  what, ": from ", from.tokens, " x ", from.heads, " x ", from.head_dim, " to ",
+                  blocks.tokens, " x ", blocks.heads, " x ", blocks.head_dim, " blocks");
   detail::require(!detail::overlap(from, blocks), what, ": source and destination overlap");
   constexpr float most = 127 * 65504.0f;
   for (index_t t = 0; t < from.tokens; ++t)
     for (index_t h = 0; h < from.heads; ++h)
       for (const auto& x : from(t, h))
-        detail::require(std::abs(static_cast<float>(x)) <= most, what, ": ", static_cast<float>(x), " of token ",
-                        t, ", head ", h, " is beyond what a scale in half precision carries (", most, ")");
+        detail::require(std::abs(static_cast<float>(x)) <= most, what, ": ", static_cast<float>(x),
+                        " of token ", t, ", head ", h, " is beyond what a scale in half precision carries (",
+                        most, ")");
   for (index_t t = 0; t < from.tokens; ++t)
     for (index_t h = 0; h < from.heads; ++h)
       for (std::size_t b = 0; b < static_cast<std::size_t>(blocks.head_dim); ++b) {
@@ -100,9 +101,9 @@ void quantise_q8_0(const heads_view<S>& from, const heads_view<q8_0_block>& bloc
         q8_0_block& block = blocks(t, h)[b];
         block.scale = Eigen::half(scale);
         for (std::size_t c = 0; c < q8_0_channels; ++c)
-          block.codes[c] = static_cast<std::int8_t>(
-              (std::clamp)(std::round(static_cast<float>(numbers[c]) * inverse), -detail::largest_code,
-                           detail::largest_code));
+          block.codes[c] =
+              static_cast<std::int8_t>((std::clamp)(std::round(static_cast<float>(numbers[c]) * inverse),
+                                                    -detail::largest_code, detail::largest_code));
       }
 }
 
@@ -110,7 +111,8 @@ void quantise_q8_0(const heads_view<S>& from, const heads_view<q8_0_block>& bloc
 class q8_0_cache {
  public:
   /// \throws std::invalid_argument when head_dim is no multiple of 32 or a number is not positive
-  q8_0_cache(index_t kv_heads, index_t head_dim) : heads_(kv_heads), blocks_of_head_(head_dim / q8_0_channels) {
+  q8_0_cache(index_t kv_heads, index_t head_dim)
+      : heads_(kv_heads), blocks_of_head_(head_dim / q8_0_channels) {
     detail::check_cache(kv_heads, head_dim, "q8_0_cache");
     detail::require(head_dim % q8_0_channels == 0, "q8_0_cache: heads of ", head_dim,
                     " channels are not whole blocks of ", q8_0_channels);

@@ -56,8 +56,8 @@ inline void check_scales(const cache_rows<const float>& scales, index_t rows, in
                          const char* what) {
   check_rows(scales, what);
   require(scales.tokens() >= rows && scales.heads() == heads && scales.head_dim() == channels, what,
-          ": the scales are ", scales.tokens(), " x ", scales.heads(), " x ", scales.head_dim(), ", needed are ",
-          rows, " x ", heads, " x ", channels);
+          ": the scales are ", scales.tokens(), " x ", scales.heads(), " x ", scales.head_dim(),
+          ", needed are ", rows, " x ", heads, " x ", channels);
 }
 
 template <>
@@ -111,9 +111,9 @@ inline constexpr float largest_code = 127;
 
 /// The code of x under a scale; 0 where the scale is.
 [[nodiscard]] inline std::int8_t code_of(float x, float scale) noexcept {
-  return scale > 0 ? static_cast<std::int8_t>(
-                         (std::clamp)(std::nearbyint(x / scale), -largest_code, largest_code))
-                   : std::int8_t{0};
+  return scale > 0
+             ? static_cast<std::int8_t>((std::clamp)(std::nearbyint(x / scale), -largest_code, largest_code))
+             : std::int8_t{0};
 }
 
 /// Rows that are to be quantised: finite, or nothing is written.
@@ -153,8 +153,8 @@ void quantise_keys(const heads_view<S>& keys, const heads_view<std::int8_t>& cod
   detail::check_same_shape(keys, codes, what);
   const index_t groups = detail::groups_of(keys.tokens, group_tokens);
   detail::check_view(scales, what), detail::check_disjoint_rows(scales, what);
-  detail::require(scales.tokens == groups && scales.heads == keys.heads && scales.head_dim == keys.head_dim, what,
-                  ": the scales are ", scales.tokens, " x ", scales.heads, " x ", scales.head_dim,
+  detail::require(scales.tokens == groups && scales.heads == keys.heads && scales.head_dim == keys.head_dim,
+                  what, ": the scales are ", scales.tokens, " x ", scales.heads, " x ", scales.head_dim,
                   ", needed are ", groups, " x ", keys.heads, " x ", keys.head_dim);
   detail::require(!detail::overlap(keys, scales) && !detail::overlap(codes, scales), what,
                   ": the scales overlap keys or codes in memory");
@@ -184,8 +184,8 @@ void quantise_values(const heads_view<S>& values, const heads_view<std::int8_t>&
   detail::check_to_quantise(values, what);
   detail::check_same_shape(values, codes, what);
   detail::check_view(scales, what), detail::check_disjoint_rows(scales, what);
-  detail::require(scales.tokens == values.tokens && scales.heads == values.heads && scales.head_dim == 1, what,
-                  ": the scales are ", scales.tokens, " x ", scales.heads, " x ", scales.head_dim,
+  detail::require(scales.tokens == values.tokens && scales.heads == values.heads && scales.head_dim == 1,
+                  what, ": the scales are ", scales.tokens, " x ", scales.heads, " x ", scales.head_dim,
                   ", needed are ", values.tokens, " x ", values.heads, " x 1");
   detail::require(!detail::overlap(values, scales) && !detail::overlap(codes, scales), what,
                   ": the scales overlap values or codes in memory");
@@ -242,12 +242,12 @@ class quantised_key_cache {
       const index_t group = (tokens_ - 1) / group_tokens_, first = group * group_tokens_;
       codes_.resize(static_cast<std::size_t>(tokens_) * row);
       scales_.resize(static_cast<std::size_t>(group + 1) * row);
-      quantise_keys(token_major(static_cast<const float*>(open_.data()), tokens_ - first, heads_, channels_),
-                    token_major(codes_.data() + static_cast<std::size_t>(first) * row, tokens_ - first, heads_,
-                                channels_),
-                    token_major(scales_.data() + static_cast<std::size_t>(group) * row, index_t{1}, heads_,
-                                channels_),
-                    group_tokens_);
+      quantise_keys(
+          token_major(static_cast<const float*>(open_.data()), tokens_ - first, heads_, channels_),
+          token_major(codes_.data() + static_cast<std::size_t>(first) * row, tokens_ - first, heads_,
+                      channels_),
+          token_major(scales_.data() + static_cast<std::size_t>(group) * row, index_t{1}, heads_, channels_),
+          group_tokens_);
     }
   }
 
@@ -282,8 +282,9 @@ class quantised_value_cache {
     const index_t all = tokens_ + values.tokens;
     codes_.resize(static_cast<std::size_t>(all * heads_ * channels_));
     scales_.resize(static_cast<std::size_t>(all * heads_));
-    quantise_values(values, token_major(codes_.data() + tokens_ * heads_ * channels_, values.tokens, heads_, channels_),
-                    token_major(scales_.data() + tokens_ * heads_, values.tokens, heads_, index_t{1}));
+    quantise_values(
+        values, token_major(codes_.data() + tokens_ * heads_ * channels_, values.tokens, heads_, channels_),
+        token_major(scales_.data() + tokens_ * heads_, values.tokens, heads_, index_t{1}));
     tokens_ = all;
   }
 

@@ -62,7 +62,9 @@ struct source_traits<heads_view<T>> {
 
 /// A type that attention takes as keys or values.
 template <class S>
-concept kv_source = requires { typename detail::source_traits<S>::scalar; };
+concept kv_source = requires {
+  typename detail::source_traits<S>::scalar;
+};
 
 namespace detail {
 

@@ -54,7 +54,8 @@ struct rope_options {
   /// Which channels pair up; comes with the weights, so there is no default.
   required<posenc::pairing> pairing;
   angle_mode angles = angle_mode::exact;
-  bool rotates_values = false;  ///< keys serve as values, and carry positions there too (rotation::rotates_values)
+  bool rotates_values =
+      false;  ///< keys serve as values, and carry positions there too (rotation::rotates_values)
 };
 
 namespace detail {

@@ -144,7 +144,8 @@ template <class E>
           "fused attention: k is stored as ", name_of(types.k), " and v as ", name_of(types.v),
           "; keys have scales by channel, values by token");
   for (const storage type : {types.q, types.out})
-    require(type <= storage::float16, "fused attention: q and out are float, bfloat16 or half, not ", name_of(type));
+    require(type <= storage::float16, "fused attention: q and out are float, bfloat16 or half, not ",
+            name_of(type));
   item one;
   attention_problem& problem = one.problem;
   problem.q.type = types.q, problem.k.type = types.k, problem.v.type = types.v, problem.out.type = types.out;
@@ -360,14 +361,17 @@ template <class S>
 /// Q and O are scalars, K and V scalars or sources.
 template <class Q, class K, class V, class O>
 consteval bool check_storage() {
-  static_assert(is_computed<Q> && is_computed<std::remove_const_t<O>>,
-                "posenc: fused attention takes queries and outputs of float, Eigen::bfloat16 or Eigen::half, each of "
-                "its own. For double and other scalars use posenc::reference::attention, or convert.");
-  static_assert(has_storage<K> && has_storage<V>,
-                "posenc: fused attention takes keys and values of float, Eigen::bfloat16, Eigen::half, float8_e4m3 or "
-                "quantised (cache/). For double and other scalars use posenc::reference::attention, or convert.");
-  static_assert(storage_of<K> != fused::storage::int8_by_token && storage_of<V> != fused::storage::int8_by_channel,
-                "posenc: quantised_keys are keys, quantised_values are values");
+  static_assert(
+      is_computed<Q> && is_computed<std::remove_const_t<O>>,
+      "posenc: fused attention takes queries and outputs of float, Eigen::bfloat16 or Eigen::half, each of "
+      "its own. For double and other scalars use posenc::reference::attention, or convert.");
+  static_assert(
+      has_storage<K> && has_storage<V>,
+      "posenc: fused attention takes keys and values of float, Eigen::bfloat16, Eigen::half, float8_e4m3 or "
+      "quantised (cache/). For double and other scalars use posenc::reference::attention, or convert.");
+  static_assert(
+      storage_of<K> != fused::storage::int8_by_token && storage_of<V> != fused::storage::int8_by_channel,
+      "posenc: quantised_keys are keys, quantised_values are values");
   static_assert(!std::is_const_v<O>, "posenc: the output of attention must be writable, not a view of const");
   return true;
 }

@@ -42,8 +42,8 @@ namespace detail::fused_problem {
 using fused::storage;
 
 template <class S>
-inline constexpr bool is_computed = std::is_same_v<S, float> || std::is_same_v<S, Eigen::bfloat16> ||
-                                    std::is_same_v<S, Eigen::half>;
+inline constexpr bool is_computed =
+    std::is_same_v<S, float> || std::is_same_v<S, Eigen::bfloat16> || std::is_same_v<S, Eigen::half>;
 
 /// What a tensor of a scalar, or a source of keys and values, is stored as.
 template <class S>
@@ -70,16 +70,22 @@ struct storage_type<q8_0_view> : std::integral_constant<storage, storage::q8_0> 
 template <class S>
 inline constexpr storage storage_of = storage_type<S>::value;
 template <class S>
-concept has_storage = requires { storage_type<S>::value; };
+concept has_storage = requires {
+  storage_type<S>::value;
+};
 
 /// Bytes of an element, and the channels that it holds.
 [[nodiscard]] constexpr index_t bytes_of(storage type) noexcept {
   switch (type) {
-    case storage::float32: return 4;
+    case storage::float32:
+      return 4;
     case storage::bfloat16:
-    case storage::float16: return 2;
-    case storage::q8_0: return sizeof(q8_0_block);
-    default: return 1;
+    case storage::float16:
+      return 2;
+    case storage::q8_0:
+      return sizeof(q8_0_block);
+    default:
+      return 1;
   }
 }
 [[nodiscard]] constexpr index_t channels_of(storage type) noexcept {
@@ -91,13 +97,20 @@ concept has_storage = requires { storage_type<S>::value; };
 }
 [[nodiscard]] constexpr const char* name_of(storage type) noexcept {
   switch (type) {
-    case storage::float32: return "float";
-    case storage::bfloat16: return "bfloat16";
-    case storage::float16: return "half";
-    case storage::float8_e4m3: return "float8_e4m3";
-    case storage::int8_by_channel: return "quantised_keys";
-    case storage::int8_by_token: return "quantised_values";
-    case storage::q8_0: return "q8_0";
+    case storage::float32:
+      return "float";
+    case storage::bfloat16:
+      return "bfloat16";
+    case storage::float16:
+      return "half";
+    case storage::float8_e4m3:
+      return "float8_e4m3";
+    case storage::int8_by_channel:
+      return "quantised_keys";
+    case storage::int8_by_token:
+      return "quantised_values";
+    case storage::q8_0:
+      return "q8_0";
   }
   return "";
 }
@@ -132,7 +145,8 @@ struct row_layout {
 
   [[nodiscard]] const char* page(index_t number) const noexcept {
     const char* at;
-    std::memcpy(&at, static_cast<const char*>(pages) + table[number] * static_cast<index_t>(sizeof at), sizeof at);
+    std::memcpy(&at, static_cast<const char*>(pages) + table[number] * static_cast<index_t>(sizeof at),
+                sizeof at);
     return at;
   }
   [[nodiscard]] const char* row(index_t token, index_t head) const noexcept {
@@ -160,7 +174,7 @@ struct row_layout {
 struct cache_tensor {
   storage type = storage::float32;
   row_layout rows{};
-  row_layout scales{};        ///< of int8: floats, one row for each group of tokens
+  row_layout scales{};  ///< of int8: floats, one row for each group of tokens
   index_t group_tokens = 1;
 
   /// Where the rows of tokens lie in memory.
@@ -313,7 +327,7 @@ struct attention_problem {
 struct task_plan {
   bool decode = false;
   bool stacked = false;  ///< the heads of a KV head side by side, as columns of a product
-  index_t rows = 0;  ///< query rows of a tile, of a task (decode), columns of a task (stacked)
+  index_t rows = 0;      ///< query rows of a tile, of a task (decode), columns of a task (stacked)
   index_t heads_per_task = 1;
   index_t head_chunks = 1;    ///< tasks the heads of one KV head are spread over
   index_t tiles = 0;          ///< query tiles (prefill) or key splits (decode, stacked)

@@ -231,7 +231,8 @@ template <class Q, kv_source K, kv_source V, class E>
     const execution& how = {}) {
   using scalar = std::remove_const_t<Q>;
   return posenc::detail::fused_calls::result_of<scalar>(posenc::detail::fused_kernels::this_isa::kernels(),
-                                                        heads_view<const scalar>(q), k, v, encoding, options, how);
+                                                        heads_view<const scalar>(q), k, v, encoding, options,
+                                                        how);
 }
 
 /// Attention over matrices of tokens × (heads·head_dim), with its log-sum-exp. Column-major matrices and

@@ -177,7 +177,8 @@ struct rotation {
   void check_values(index_t value_dim) const {
     detail::require(value_dim == head_dim, "attention: values of ", value_dim,
                     " channels cannot rotate like keys of ", head_dim, " (rotates_values)");
-    detail::require(growth_per_token.empty(), "attention: values cannot rotate by a rotation that grows (xPos)");
+    detail::require(growth_per_token.empty(),
+                    "attention: values cannot rotate by a rotation that grows (xPos)");
   }
 
   /// The position that pair `pair` sees of a place on the axes.

@@ -65,7 +65,8 @@ HWY_INLINE task_plan plan_decode(const attention_problem& problem) {
   plan.head_chunks = (problem.group + plan.heads_per_task - 1) / plan.heads_per_task;
   const index_t kv_heads = decode_kv_heads(problem);
   plan.rows = kv_heads * plan.heads_per_task * problem.query_tokens;
-  split_keys(problem, (problem.kv_heads + kv_heads - 1) / kv_heads * plan.head_chunks, decode_keys(problem), plan);
+  split_keys(problem, (problem.kv_heads + kv_heads - 1) / kv_heads * plan.head_chunks, decode_keys(problem),
+             plan);
   return plan;
 }
 
@@ -93,11 +94,11 @@ struct decode_rows_of_task {
 struct decode_scratch {
   float *queries, *turned, *sums, *scores, *output, *tail, *largest, *total, *keep;
   std::uint64_t *phases, *block_phases;  ///< of each query; of a block of keys
-  pair_angles* angles;  ///< of each query
-  row_bounds* seen;     ///< of each query, in the run of keys at hand
-  position* nearest;    ///< of each query: nearest_distance, where the bias is linear
-  row_list *keys, *values;  ///< of three blocks: the one at hand, the next and the one after
-  float* block_scales;      ///< of the rows of blocks at hand
+  pair_angles* angles;                   ///< of each query
+  row_bounds* seen;                      ///< of each query, in the run of keys at hand
+  position* nearest;                     ///< of each query: nearest_distance, where the bias is linear
+  row_list *keys, *values;               ///< of three blocks: the one at hand, the next and the one after
+  float* block_scales;                   ///< of the rows of blocks at hand
   index_t output_stride = 0, floats = 0;
 
   decode_scratch(float* memory, const attention_problem& problem, const packed_head& pack,
@@ -386,13 +387,13 @@ struct decode_task {
   HWY_INLINE void score(const Lists& lists, index_t count, index_t kv) const {
     with_reader(problem.k, lists.list(0), count, rows.first_kv + kv, problem.head_dim, scratch.block_scales,
                 [&](const auto& reader) HWY_ATTR {
-      for_each_group(kv, [&](index_t slot, index_t members) HWY_ATTR {
-        float* const scores = scores_of(slot);
-        float* const sums = lanes() == decode_group ? scores : scratch.sums;
-        dot_rows<Layout>(members, loader, reader, count, turned_row(slot), sums, lists.list(1));
-        add_parts(sums, count, scores);
-      });
-    });
+                  for_each_group(kv, [&](index_t slot, index_t members) HWY_ATTR {
+                    float* const scores = scores_of(slot);
+                    float* const sums = lanes() == decode_group ? scores : scratch.sums;
+                    dot_rows<Layout>(members, loader, reader, count, turned_row(slot), sums, lists.list(1));
+                    add_parts(sums, count, scores);
+                  });
+                });
   }
 
   /// O ← keep·O + weights·V of one KV head over Vectors vectors of columns from c on.
@@ -402,8 +403,9 @@ struct decode_task {
     const product_shape shape{count, 1, decode_group, 0, scratch.output_stride};
     for (index_t r = 0; r < rows_of_kv; r += value_rows) {
       const index_t slot = kv * rows.slots_of_kv() + r;
-      rows_product<value_rows, Vectors>((std::min)(rows_of_kv - r, value_rows), shape, scores_of(slot), values,
-                                        scratch.keep + slot, scratch.output + slot * scratch.output_stride + c);
+      rows_product<value_rows, Vectors>((std::min)(rows_of_kv - r, value_rows), shape, scores_of(slot),
+                                        values, scratch.keep + slot,
+                                        scratch.output + slot * scratch.output_stride + c);
     }
   }
 
@@ -467,7 +469,8 @@ struct decode_task {
 
   /// Lists the block at `first`. Where a row is not there, the one of the list `before` stays: asking for it again costs
   /// nothing.
-  HWY_INLINE void list_block(const cache_tensor& from, index_t first, const row_list& before, row_list& list) const {
+  HWY_INLINE void list_block(const cache_tensor& from, index_t first, const row_list& before,
+                             row_list& list) const {
     const index_t block = decode_keys(problem);
     const index_t count = (std::clamp)(problem.valid_keys.end - first, index_t{0}, block);
     if (count > 0) list_rows(from, first, count, list);
@@ -486,7 +489,8 @@ struct decode_task {
       const index_t block = decode_keys(task.problem);
       at = 0;
       std::fill_n(lists[0].rows, block, from.rows.row(first, 0));
-      for (index_t n = 0; n < 3; ++n) task.list_block(from, first + n * block, lists[n > 0 ? n - 1 : 0], lists[n]);
+      for (index_t n = 0; n < 3; ++n)
+        task.list_block(from, first + n * block, lists[n > 0 ? n - 1 : 0], lists[n]);
     }
     HWY_INLINE void move_on(index_t first) {
       at = (at + 1) % 3;
@@ -508,15 +512,15 @@ struct decode_task {
       key_lists.begin(part.begin), value_lists.begin(part.begin);
       for (index_t first = part.begin; first < part.end; first += decode_keys(problem)) {
         if (first > part.begin) key_lists.move_on(first), value_lists.move_on(first);
-        attend_block<Layout>(key_lists, value_lists, first, (std::min)(decode_keys(problem), part.end - first),
-                             finite_values);
+        attend_block<Layout>(key_lists, value_lists, first,
+                             (std::min)(decode_keys(problem), part.end - first), finite_values);
       }
     }
   }
 
   template <pairing Layout>
-  HWY_INLINE void attend_block(const walking_lists& key_lists, const walking_lists& value_lists, index_t first,
-                               index_t count, bool finite_values) const {
+  HWY_INLINE void attend_block(const walking_lists& key_lists, const walking_lists& value_lists,
+                               index_t first, index_t count, bool finite_values) const {
     list_scales(problem.k, first, count, key_lists.list(0));
     list_scales(problem.v, first, count, value_lists.list(0));
     if (loader.rotary) place_queries(first);
@@ -532,13 +536,13 @@ struct decode_task {
     for (index_t kv = 0; kv < rows.kv_count; ++kv) {
       fetch_pages_of(problem.k, key_lists.list(2), kv);
       if (problem.v.type == storage::int8_by_token) scale_weights(value_lists.list(0), count, kv);
-      with_reader(problem.v, value_lists.list(0), count, rows.first_kv + kv, problem.value_dim, scratch.block_scales,
-                  [&](const auto& reader) HWY_ATTR {
-        if (finite_values)
-          add_values(reader, value_lists.list(1), count, kv);
-        else
-          add_seen_values(reader, count, kv);
-      });
+      with_reader(problem.v, value_lists.list(0), count, rows.first_kv + kv, problem.value_dim,
+                  scratch.block_scales, [&](const auto& reader) HWY_ATTR {
+                    if (finite_values)
+                      add_values(reader, value_lists.list(1), count, kv);
+                    else
+                      add_seen_values(reader, count, kv);
+                  });
     }
   }
 

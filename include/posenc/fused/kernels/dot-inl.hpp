@@ -104,8 +104,8 @@ HWY_NOINLINE void dot_keys(const key_loader& keys, const Reader& reader, index_t
 
 /// dot_keys for a number of rows known at run time.
 template <pairing Layout, class Reader>
-HWY_INLINE void dot_rows(index_t rows, const key_loader& keys, const Reader& reader, index_t count, const float* q,
-                         float* sums, const row_list& next) {
+HWY_INLINE void dot_rows(index_t rows, const key_loader& keys, const Reader& reader, index_t count,
+                         const float* q, float* sums, const row_list& next) {
   if (rows == 1) return dot_keys<1, Layout>(keys, reader, count, q, sums, next);
   if constexpr (decode_group > 1) {
     if (rows == 2) return dot_keys<2, Layout>(keys, reader, count, q, sums, next);

@@ -60,8 +60,8 @@ inline HWY_NOINLINE void plan_prefill(const attention_problem& problem, const pa
 HWY_INLINE bool fits_stack(const attention_problem& problem) {
   const row_range& valid = problem.valid_queries;
   return problem.runs && problem.query_tokens < panel_width() && problem.group > 1 &&
-         problem.group * problem.query_tokens >= panel_width() / 2 + panel_width() / 8 &&
-         valid.begin == 0 && valid.end == problem.query_tokens && !problem.callbacks.relative_key &&
+         problem.group * problem.query_tokens >= panel_width() / 2 + panel_width() / 8 && valid.begin == 0 &&
+         valid.end == problem.query_tokens && !problem.callbacks.relative_key &&
          !problem.callbacks.relative_value && (!problem.rotary || problem.rotary->growth_per_token.empty());
 }
 
@@ -71,7 +71,8 @@ HWY_INLINE index_t stacked_columns(const attention_problem& problem) {
   return (std::clamp)(fit, panel_width(), prefill_columns);
 }
 
-inline HWY_NOINLINE void plan_stack(const attention_problem& problem, const packed_head& pack, task_plan& result) {
+inline HWY_NOINLINE void plan_stack(const attention_problem& problem, const packed_head& pack,
+                                    task_plan& result) {
   const index_t columns = problem.group * problem.query_tokens;
   result.stacked = true;
   const index_t chunks = (columns + stacked_columns(problem) - 1) / stacked_columns(problem);
@@ -126,9 +127,7 @@ HWY_INLINE float* partials_of(const attention_problem& problem, const task_plan&
 
 inline HWY_NOINLINE void run_decode(const attention_problem& problem, const task_plan& plan,
                                     const key_loader& loader, float* shared, float* scratch, index_t task) {
-  const decode_task work{problem,
-                         loader,
-                         decode_scratch(scratch, problem, loader.pack, plan),
+  const decode_task work{problem, loader, decode_scratch(scratch, problem, loader.pack, plan),
                          decode_rows_of(problem, plan, task / plan.tiles),
                          keys_of_split(plan, task % plan.tiles)};
   work.attend();
@@ -169,8 +168,8 @@ inline HWY_NOINLINE void run_prefill(const attention_problem& problem, const tas
   work.write_rows();
 }
 
-inline HWY_NOINLINE void run_stack(const attention_problem& problem, const task_plan& plan, const key_loader& loader,
-                                   float* shared, float* scratch, index_t task) {
+inline HWY_NOINLINE void run_stack(const attention_problem& problem, const task_plan& plan,
+                                   const key_loader& loader, float* shared, float* scratch, index_t task) {
   const index_t group = task / plan.tiles, kv_head = group / plan.head_chunks;
   const index_t first_row = group % plan.head_chunks * plan.rows;
   const index_t rows = (std::min)(plan.rows, problem.group * problem.query_tokens - first_row);
@@ -217,10 +216,11 @@ inline HWY_NOINLINE void merge(const attention_problem& problem, const task_plan
   } else {
     const index_t kv_head = task / plan.head_chunks, first = task % plan.head_chunks * plan.rows;
     const index_t queries = problem.query_tokens;
-    merge_partials(problem, (std::min)(plan.rows, problem.group * queries - first), plan.tiles, split_floats, partials,
-                   [&](index_t r) {
-                     return head_and_query{kv_head * problem.group + (first + r) / queries, (first + r) % queries};
-                   });
+    merge_partials(
+        problem, (std::min)(plan.rows, problem.group * queries - first), plan.tiles, split_floats, partials,
+        [&](index_t r) {
+          return head_and_query{kv_head * problem.group + (first + r) / queries, (first + r) % queries};
+        });
   }
 }
 

@@ -179,7 +179,8 @@ struct prefill_task {
           if (r + rows_ahead < tokens.end)
             fetch_to_read(problem.q.row(query_of(r + rows_ahead), head_of(h, r + rows_ahead)),
                           problem.head_dim * bytes_of(problem.q.type));
-          load_query(problem, loader, query, head_of(h, r), angles.here, query_factor(problem, head_of(h, r), at),
+          load_query(problem, loader, query, head_of(h, r), angles.here,
+                     query_factor(problem, head_of(h, r), at),
                      scratch.rows + (h * lanes() + r - group) * stride);
         }
       }
@@ -260,7 +261,8 @@ struct prefill_task {
       const product_shape shape{(std::min)(piece, steps - c), stride, 1, width, width};
       for (index_t t = keys_of_tile.begin; t < keys_of_tile.end; t += block_rows)
         product((std::min)(keys_of_tile.end - t, block_rows), shape, scratch.keys + t * stride + c,
-                queries + c * width, c > 0 ? ones : nullptr, scratch.scores + (t - keys_of_tile.begin) * width);
+                queries + c * width, c > 0 ? ones : nullptr,
+                scratch.scores + (t - keys_of_tile.begin) * width);
     }
   }
 

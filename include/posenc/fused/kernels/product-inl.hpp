@@ -73,10 +73,10 @@ HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RES
 
 #define POSENC_FOR_EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
 #define POSENC_START(r) float_vector c##r##0 = zero, c##r##1 = zero, c##r##2 = zero, c##r##3 = zero;
-#define POSENC_LOAD(n)                                                \
-  float_vector b##n = zero;                                           \
-  if constexpr (Vectors > n) {                                        \
-    b##n = load(row + n * width);                                     \
+#define POSENC_LOAD(n)                                               \
+  float_vector b##n = zero;                                          \
+  if constexpr (Vectors > n) {                                       \
+    b##n = load(row + n * width);                                    \
     if constexpr (B::fetches) fetch_ahead(row, n* width, b.ahead()); \
   }
 #define POSENC_ADD(r)                                                     \

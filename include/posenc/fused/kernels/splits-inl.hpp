@@ -37,7 +37,8 @@ inline HWY_NOINLINE void split_keys(const attention_problem& problem, index_t gr
                                     task_plan& plan) {
   plan.keys = seen_keys(problem);
   const index_t keys = plan.keys.end - plan.keys.begin;
-  const index_t splits = (std::clamp)(keys / shortest_split, index_t{1}, (wanted_tasks + groups - 1) / groups);
+  const index_t splits =
+      (std::clamp)(keys / shortest_split, index_t{1}, (wanted_tasks + groups - 1) / groups);
   plan.split = round_up((std::max)(index_t{1}, (keys + splits - 1) / splits), block);
   plan.tiles = (std::max)(index_t{1}, (keys + plan.split - 1) / plan.split);
   plan.tasks = groups * plan.tiles;
@@ -68,8 +69,8 @@ struct head_and_query {
 /// Adds up the partial results of the splits, in their order, in place of the first, and writes the output rows.
 /// `row_of(r)` says whose row r is.
 template <class RowOf>
-HWY_NOINLINE void merge_partials(const attention_problem& problem, index_t rows, index_t splits, index_t split_floats,
-                                 float* partials, const RowOf& row_of) {
+HWY_NOINLINE void merge_partials(const attention_problem& problem, index_t rows, index_t splits,
+                                 index_t split_floats, float* partials, const RowOf& row_of) {
   const index_t stride = partial_stride(problem), state = round_up(problem.value_dim, panel_width());
   for (index_t r = 0; r < rows; ++r) {
     float* const sum = partials + r * stride;

@@ -20,8 +20,8 @@ namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 inline constexpr index_t tile_rows_ahead = 16;
 
 /// Prefetches the row that lies tile_rows_ahead rows after row t of a tile.
-HWY_INLINE void fetch_tile_row(const cache_tensor& from, index_t first, index_t t, index_t count, index_t head,
-                               index_t channels) {
+HWY_INLINE void fetch_tile_row(const cache_tensor& from, index_t first, index_t t, index_t count,
+                               index_t head, index_t channels) {
   if (t + tile_rows_ahead < count)
     fetch_to_read(from.rows.row(first + t + tile_rows_ahead, head), row_bytes(from.type, channels));
 }
@@ -94,7 +94,8 @@ HWY_INLINE bool all_finite(const float* from, index_t count) {
 }
 
 /// Rotates a value or an output in the order of memory, back where `back`, by angles without a factor.
-inline HWY_NOINLINE void rotate_value(const rotation& rotary, const token_place& place, bool back, float* value) {
+inline HWY_NOINLINE void rotate_value(const rotation& rotary, const token_place& place, bool back,
+                                      float* value) {
   pair_angles angles;
   token_angles(rotary, place, rotation_side::key, 1.0f, 0, angles.cos, angles.sin);
   for (index_t p = 0; p < rotary.pairs(); ++p) {

@@ -95,7 +95,8 @@ HWY_INLINE float_vector load(const float8_bits* from) {
   const hn::RebindToUnsigned<float_tag> bits;
   const auto all = hn::PromoteTo(wide, hn::LoadU(narrow, reinterpret_cast<const std::int8_t*>(&from->bits)));
   const auto moved = hn::And(hn::ShiftLeft<7>(all), hn::Set(wide, static_cast<std::int16_t>(0xbf80)));
-  const float_vector value = hn::Mul(hn::PromoteTo(float_tag(), hn::BitCast(half, moved)), hn::Set(float_tag(), 256.0f));
+  const float_vector value =
+      hn::Mul(hn::PromoteTo(float_tag(), hn::BitCast(half, moved)), hn::Set(float_tag(), 256.0f));
   // 480 is what a NaN would be as a number.
   const auto is_nan = hn::Eq(hn::Abs(value), hn::Set(float_tag(), 480.0f));
   return hn::IfThenElse(is_nan, hn::BitCast(float_tag(), hn::Set(bits, 0x7fc00000u)), value);
@@ -107,12 +108,15 @@ HWY_INLINE float_vector load(const float8_bits* from) {
   const auto size = hn::And(all, hn::Set(wide, 0x7fu));
   const auto sign = hn::ShiftLeft<24>(hn::And(all, hn::Set(wide, 0x80u)));
   // Below the smallest normal number the size itself counts steps of 2^-9.
-  const float_vector normal = hn::BitCast(float_tag(), hn::Add(hn::ShiftLeft<20>(size), hn::Set(wide, 120u << 23)));
-  const float_vector steps = hn::Mul(hn::ConvertTo(float_tag(), hn::BitCast(whole, size)), hn::Set(float_tag(), 0x1p-9f));
+  const float_vector normal =
+      hn::BitCast(float_tag(), hn::Add(hn::ShiftLeft<20>(size), hn::Set(wide, 120u << 23)));
+  const float_vector steps =
+      hn::Mul(hn::ConvertTo(float_tag(), hn::BitCast(whole, size)), hn::Set(float_tag(), 0x1p-9f));
   const auto is_normal = hn::RebindMask(float_tag(), hn::Gt(hn::BitCast(whole, size), hn::Set(whole, 7)));
   const auto is_nan = hn::RebindMask(float_tag(), hn::Eq(size, hn::Set(wide, 0x7fu)));
   const float_vector number = hn::IfThenElse(is_normal, normal, steps);
-  const float_vector value = hn::IfThenElse(is_nan, hn::BitCast(float_tag(), hn::Set(wide, 0x7fc00000u)), number);
+  const float_vector value =
+      hn::IfThenElse(is_nan, hn::BitCast(float_tag(), hn::Set(wide, 0x7fc00000u)), number);
   return hn::BitCast(float_tag(), hn::Or(hn::BitCast(wide, value), sign));
 #endif
 }

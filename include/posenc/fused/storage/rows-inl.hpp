@@ -25,7 +25,9 @@ struct scaled_by_channel {
   const std::int8_t* codes;
   const float* scales;
 
-  HWY_INLINE scaled_by_channel operator+(index_t channel) const { return {codes + channel, scales + channel}; }
+  HWY_INLINE scaled_by_channel operator+(index_t channel) const {
+    return {codes + channel, scales + channel};
+  }
 };
 HWY_INLINE float_vector load(const scaled_by_channel& from) {
   return hn::Mul(load(from.codes), load(from.scales));
@@ -54,7 +56,9 @@ struct scaled_by_block {
   const float* scales;  ///< of each block
   index_t channel = 0;
 
-  HWY_INLINE scaled_by_block operator+(index_t channels) const { return {blocks, scales, channel + channels}; }
+  HWY_INLINE scaled_by_block operator+(index_t channels) const {
+    return {blocks, scales, channel + channels};
+  }
 };
 /// A vector that lies in more than one block, or ends before its last lane.
 inline HWY_NOINLINE float_vector load_of_blocks(const scaled_by_block& from, index_t count) {
@@ -71,7 +75,8 @@ HWY_INLINE float_vector load(const scaled_by_block& from) {
   const auto channel = static_cast<std::size_t>(from.channel), block = channel / size;
   if (channel % size + static_cast<std::size_t>(lanes()) > size) return load_of_blocks(from, lanes());
   const auto* const codes = reinterpret_cast<const std::int8_t*>(from.blocks) + offsetof(q8_0_block, codes);
-  return hn::Mul(load(codes + channel + block * (sizeof(q8_0_block) - size)), hn::Set(float_tag(), from.scales[block]));
+  return hn::Mul(load(codes + channel + block * (sizeof(q8_0_block) - size)),
+                 hn::Set(float_tag(), from.scales[block]));
 }
 HWY_INLINE float_vector load_first(const scaled_by_block& from, index_t count) {
   return count >= lanes() ? load(from) : load_of_blocks(from, count);
@@ -93,7 +98,8 @@ HWY_INLINE void fetch_ahead(const scaled_by_channel& row, index_t channel, index
 }
 HWY_INLINE void fetch_ahead(const scaled_by_block& row, index_t channel, index_t distance) {
   const index_t at = row.channel + channel;
-  if (at % q8_0_channels == 0) fetch_ahead(static_cast<const void*>(row.blocks + at / q8_0_channels), distance);
+  if (at % q8_0_channels == 0)
+    fetch_ahead(static_cast<const void*>(row.blocks + at / q8_0_channels), distance);
 }
 
 /// Calls `with` with the row's address in its own type.
@@ -101,9 +107,12 @@ template <class With>
 HWY_INLINE void with_row(const tensor& from, index_t token, index_t head, index_t, With&& with) {
   const char* const at = from.row(token, head);
   switch (from.type) {
-    case storage::bfloat16: return with(reinterpret_cast<const bfloat16_bits*>(at));
-    case storage::float16: return with(reinterpret_cast<const float16_bits*>(at));
-    default: return with(reinterpret_cast<const float*>(at));
+    case storage::bfloat16:
+      return with(reinterpret_cast<const bfloat16_bits*>(at));
+    case storage::float16:
+      return with(reinterpret_cast<const float16_bits*>(at));
+    default:
+      return with(reinterpret_cast<const float*>(at));
   }
 }
 
@@ -140,7 +149,9 @@ template <class T>
 struct plain_reader {
   const row_list& list;
   index_t head_bytes;
-  HWY_INLINE const T* operator()(index_t n) const { return reinterpret_cast<const T*>(list.rows[n] + head_bytes); }
+  HWY_INLINE const T* operator()(index_t n) const {
+    return reinterpret_cast<const T*>(list.rows[n] + head_bytes);
+  }
 };
 struct channel_reader {
   const row_list& list;
@@ -164,8 +175,8 @@ HWY_INLINE index_t block_scale_floats(const cache_tensor& from, index_t rows, in
   return from.type == storage::q8_0 ? rows * channels / q8_0_channels + vector_slack : 0;
 }
 /// The scales of listed rows of blocks, row by row.
-inline HWY_NOINLINE void list_block_scales(const row_list& list, index_t head_bytes, index_t rows, index_t blocks,
-                                           float* scales) {
+inline HWY_NOINLINE void list_block_scales(const row_list& list, index_t head_bytes, index_t rows,
+                                           index_t blocks, float* scales) {
   HWY_ALIGN float16_bits halves[HWY_MAX_BYTES / sizeof(float)] = {};
   const auto* row = reinterpret_cast<const q8_0_block*>(list.rows[0] + head_bytes);
   for (index_t n = 0, filled = 0, block = 0, t = 0; n < rows * blocks; ++n) {
@@ -185,12 +196,18 @@ HWY_INLINE void with_reader(const cache_tensor& from, const row_list& list, inde
                             index_t channels, float* scratch, With&& with) {
   const index_t at = head * from.rows.head_bytes;
   switch (from.type) {
-    case storage::float32: return with(plain_reader<float>{list, at});
-    case storage::bfloat16: return with(plain_reader<bfloat16_bits>{list, at});
-    case storage::float16: return with(plain_reader<float16_bits>{list, at});
-    case storage::float8_e4m3: return with(plain_reader<float8_bits>{list, at});
-    case storage::int8_by_channel: return with(channel_reader{list, at, head * from.scales.head_bytes});
-    case storage::int8_by_token: return with(plain_reader<std::int8_t>{list, at});
+    case storage::float32:
+      return with(plain_reader<float>{list, at});
+    case storage::bfloat16:
+      return with(plain_reader<bfloat16_bits>{list, at});
+    case storage::float16:
+      return with(plain_reader<float16_bits>{list, at});
+    case storage::float8_e4m3:
+      return with(plain_reader<float8_bits>{list, at});
+    case storage::int8_by_channel:
+      return with(channel_reader{list, at, head * from.scales.head_bytes});
+    case storage::int8_by_token:
+      return with(plain_reader<std::int8_t>{list, at});
     case storage::q8_0:
       list_block_scales(list, at, count, channels / q8_0_channels, scratch);
       return with(block_reader{list, at, scratch, channels / q8_0_channels});
@@ -199,16 +216,21 @@ HWY_INLINE void with_reader(const cache_tensor& from, const row_list& list, inde
 
 /// Calls `with` with one row of a cache, scales and all.
 template <class With>
-HWY_INLINE void with_row(const cache_tensor& from, index_t token, index_t head, index_t channels, With&& with) {
+HWY_INLINE void with_row(const cache_tensor& from, index_t token, index_t head, index_t channels,
+                         With&& with) {
   const char* const at = from.rows.row(token, head);
   const auto scales = [&] {
     return reinterpret_cast<const float*>(from.scales.row(token / from.group_tokens, head));
   };
   switch (from.type) {
-    case storage::float32: return with(reinterpret_cast<const float*>(at));
-    case storage::bfloat16: return with(reinterpret_cast<const bfloat16_bits*>(at));
-    case storage::float16: return with(reinterpret_cast<const float16_bits*>(at));
-    case storage::float8_e4m3: return with(reinterpret_cast<const float8_bits*>(at));
+    case storage::float32:
+      return with(reinterpret_cast<const float*>(at));
+    case storage::bfloat16:
+      return with(reinterpret_cast<const bfloat16_bits*>(at));
+    case storage::float16:
+      return with(reinterpret_cast<const float16_bits*>(at));
+    case storage::float8_e4m3:
+      return with(reinterpret_cast<const float8_bits*>(at));
     case storage::int8_by_channel:
       return with(scaled_by_channel{reinterpret_cast<const std::int8_t*>(at), scales()});
     case storage::int8_by_token:
