@@ -382,18 +382,18 @@ struct decode_task {
       with(kv * rows.slots_of_kv() + r, (std::min)(rows_of_kv - r, decode_group));
   }
 
-  /// Scores of the rows of one KV head and the `count` keys listed.
-  template <pairing Layout, class Lists>
-  HWY_INLINE void score(const Lists& lists, index_t count, index_t kv) const {
-    with_reader(problem.k, lists.list(0), count, rows.first_kv + kv, problem.head_dim, scratch.block_scales,
-                [&](const auto& reader) HWY_ATTR {
-                  for_each_group(kv, [&](index_t slot, index_t members) HWY_ATTR {
-                    float* const scores = scores_of(slot);
-                    float* const sums = lanes() == decode_group ? scores : scratch.sums;
-                    dot_rows<Layout>(members, loader, reader, count, turned_row(slot), sums, lists.list(1));
-                    add_parts(sums, count, scores);
-                  });
-                });
+  /// Scores of the rows of one KV head and the `count` keys at hand.
+  template <pairing Layout>
+  HWY_INLINE void score(const row_walk& keys_at_hand, index_t count, index_t kv) const {
+    keys_at_hand.with_reader(
+        count, rows.first_kv + kv, problem.head_dim, scratch.block_scales, [&](const auto& reader) HWY_ATTR {
+          for_each_group(kv, [&](index_t slot, index_t members) HWY_ATTR {
+            float* const scores = scores_of(slot);
+            float* const sums = lanes() == decode_group ? scores : scratch.sums;
+            dot_rows<Layout>(members, loader, reader, count, turned_row(slot), sums, keys_at_hand.list(1));
+            add_parts(sums, count, scores);
+          });
+        });
   }
 
   /// O ← keep·O + weights·V of one KV head over Vectors vectors of columns from c on.
@@ -443,8 +443,9 @@ struct decode_task {
   }
 
   /// Multiplies the weights of one KV head by the scales of their values, one for each token.
-  HWY_NOINLINE void scale_weights(const row_list& list, index_t count, index_t kv) const {
-    const index_t head_bytes = (rows.first_kv + kv) * problem.v.scales.head_bytes;
+  HWY_NOINLINE void scale_weights(const row_walk& values, index_t count, index_t kv) const {
+    const index_t head_bytes = (rows.first_kv + kv) * values.piece().scales.head_bytes;
+    const row_list& list = values.list(0);
     for_each_group(kv, [&](index_t slot, index_t) {
       float* const weights = scores_of(slot);
       for (index_t t = 0; t < count; ++t) {
@@ -454,95 +455,68 @@ struct decode_task {
     });
   }
 
-  /// Asks for the pages of the kv-th share of a block's rows. A core hardly goes on while it looks up an address; it
-  /// looks up a few together in the time of one.
-  HWY_INLINE void fetch_pages_of(const cache_tensor& from, const row_list& block, index_t kv) const {
-    const index_t keys_of_block = decode_keys(problem);
-    const index_t heads_of_page = strides_of_page(from.rows.head_bytes);
-    index_t tokens_of_page = strides_of_page(from.rows.token_bytes);
-    if (from.is_paged()) tokens_of_page = (std::min)(tokens_of_page, from.rows.page_tokens);
-    for (index_t t = keys_of_block * kv / rows.kv_count; t < keys_of_block * (kv + 1) / rows.kv_count;
-         t += tokens_of_page)
-      for (index_t head = 0; head < rows.kv_count; head += heads_of_page)
-        fetch_page(block.rows[t] + (rows.first_kv + head) * from.rows.head_bytes);
-  }
-
-  /// Lists the block at `first`. Where a row is not there, the one of the list `before` stays: asking for it again costs
-  /// nothing.
-  HWY_INLINE void list_block(const cache_tensor& from, index_t first, const row_list& before,
-                             row_list& list) const {
+  /// Asks for the pages of the kv-th share of the rows `ahead` blocks on. A core hardly goes on while it looks up an
+  /// address; it looks up a few together in the time of one.
+  HWY_INLINE void fetch_pages_of(const row_walk& walk, index_t ahead, index_t kv) const {
     const index_t block = decode_keys(problem);
-    const index_t count = (std::clamp)(problem.valid_keys.end - first, index_t{0}, block);
-    if (count > 0) list_rows(from, first, count, list);
-    for (index_t n = count; n < block; ++n) list.rows[n] = before.rows[n];
+    const row_layout& layout = walk.piece().rows;
+    const index_t heads_of_page = strides_of_page(layout.head_bytes);
+    index_t tokens_of_page = strides_of_page(layout.token_bytes);
+    if (layout.page_tokens > 0) tokens_of_page = (std::min)(tokens_of_page, layout.page_tokens);
+    for (index_t t = block * kv / rows.kv_count; t < block * (kv + 1) / rows.kv_count; t += tokens_of_page)
+      for (index_t head = 0; head < rows.kv_count; head += heads_of_page)
+        fetch_page(walk.list(ahead).rows[t] + (rows.first_kv + head) * layout.head_bytes);
   }
-
-  /// The lists of a walk through blocks, each of which is made once.
-  struct walking_lists {
-    const decode_task& task;
-    const cache_tensor& from;
-    row_list* lists;
-    index_t at = 0;
-
-    HWY_INLINE row_list& list(index_t ahead) const { return lists[(at + ahead) % 3]; }
-    HWY_NOINLINE void begin(index_t first) {
-      const index_t block = decode_keys(task.problem);
-      at = 0;
-      std::fill_n(lists[0].rows, block, from.rows.row(first, 0));
-      for (index_t n = 0; n < 3; ++n)
-        task.list_block(from, first + n * block, lists[n > 0 ? n - 1 : 0], lists[n]);
-    }
-    HWY_INLINE void move_on(index_t first) {
-      at = (at + 1) % 3;
-      task.list_block(from, first + 2 * decode_keys(task.problem), list(1), list(2));
-    }
-  };
 
   /// All blocks of the split. While a block is multiplied the same place of the next one is prefetched: requests
   /// then come as evenly as they can be answered. Its pages come before: those of values while the keys are
   /// multiplied, those of keys with the values of the block before.
   template <pairing Layout>
   HWY_NOINLINE void walk(bool finite_values) const {
-    walking_lists key_lists{*this, problem.k, scratch.keys}, value_lists{*this, problem.v, scratch.values};
+    const index_t block = decode_keys(problem);
+    row_walk key_walk(problem.k, block, problem.valid_keys.end, scratch.keys),
+        value_walk(problem.v, block, problem.valid_keys.end, scratch.values);
     for (index_t n = 0; n < problem.run_count; ++n) {
       const key_run& run = problem.runs[n];
-      const row_range part = intersection(keys, {run.begin, run.end});
-      if (is_empty(part)) continue;
-      begin_run(run, part.begin);
-      key_lists.begin(part.begin), value_lists.begin(part.begin);
-      for (index_t first = part.begin; first < part.end; first += decode_keys(problem)) {
-        if (first > part.begin) key_lists.move_on(first), value_lists.move_on(first);
-        attend_block<Layout>(key_lists, value_lists, first,
-                             (std::min)(decode_keys(problem), part.end - first), finite_values);
+      row_range part = intersection(keys, {run.begin, run.end});
+      while (!is_empty(part)) {
+        // Consecutive positions, and keys and values in one piece each.
+        const index_t end = (std::min)({part.end, key_walk.begin(part.begin), value_walk.begin(part.begin)});
+        begin_run(run, part.begin);
+        for (index_t first = part.begin; first < end; first += block) {
+          if (first > part.begin) key_walk.move_on(), value_walk.move_on();
+          attend_block<Layout>(key_walk, value_walk, first, (std::min)(block, end - first), finite_values);
+        }
+        part.begin = end;
       }
     }
   }
 
   template <pairing Layout>
-  HWY_INLINE void attend_block(const walking_lists& key_lists, const walking_lists& value_lists,
-                               index_t first, index_t count, bool finite_values) const {
-    list_scales(problem.k, first, count, key_lists.list(0));
-    list_scales(problem.v, first, count, value_lists.list(0));
+  HWY_INLINE void attend_block(const row_walk& key_walk, const row_walk& value_walk, index_t first, index_t count,
+                               bool finite_values) const {
+    list_scales(problem.k, first, count, key_walk.list(0));
+    list_scales(problem.v, first, count, value_walk.list(0));
     if (loader.rotary) place_queries(first);
     for (index_t kv = 0; kv < rows.kv_count; ++kv) {
       if (loader.rotary) turn_queries(kv);
-      fetch_pages_of(problem.v, value_lists.list(1), kv);
-      score<Layout>(key_lists, count, kv);
+      fetch_pages_of(value_walk, 1, kv);
+      score<Layout>(key_walk, count, kv);
     }
     const bool all_seen = all_see(first, count);
     for (index_t kv = 0; kv < rows.kv_count; ++kv)
       for_each_group(
           kv, [&](index_t slot, index_t members) HWY_ATTR { weigh(slot, members, first, count, all_seen); });
     for (index_t kv = 0; kv < rows.kv_count; ++kv) {
-      fetch_pages_of(problem.k, key_lists.list(2), kv);
-      if (problem.v.type == storage::int8_by_token) scale_weights(value_lists.list(0), count, kv);
-      with_reader(problem.v, value_lists.list(0), count, rows.first_kv + kv, problem.value_dim,
-                  scratch.block_scales, [&](const auto& reader) HWY_ATTR {
-                    if (finite_values)
-                      add_values(reader, value_lists.list(1), count, kv);
-                    else
-                      add_seen_values(reader, count, kv);
-                  });
+      fetch_pages_of(key_walk, 2, kv);
+      if (problem.v.type == storage::int8_by_token) scale_weights(value_walk, count, kv);
+      value_walk.with_reader(count, rows.first_kv + kv, problem.value_dim, scratch.block_scales,
+                             [&](const auto& reader) HWY_ATTR {
+                               if (finite_values)
+                                 add_values(reader, value_walk.list(1), count, kv);
+                               else
+                                 add_seen_values(reader, count, kv);
+                             });
     }
   }
 
