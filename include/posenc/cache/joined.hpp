@@ -41,8 +41,8 @@ struct source_traits<joined<S>> {
   static void check(const joined<S>& source, const char* what) {
     part::check(source.before, what), part::check(source.after, what);
     const source_shape before = part::shape(source.before), after = part::shape(source.after);
-    require(before.heads == after.heads && before.head_dim == after.head_dim, what, ": heads of ", before.heads,
-            " x ", before.head_dim, " joined to heads of ", after.heads, " x ", after.head_dim);
+    require(before.heads == after.heads && before.head_dim == after.head_dim, what, ": heads of ",
+            before.heads, " x ", before.head_dim, " joined to heads of ", after.heads, " x ", after.head_dim);
   }
   template <class Work>
   static void read(const joined<S>& source, index_t token, index_t head, std::span<Work> to) {

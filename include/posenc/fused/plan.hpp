@@ -367,7 +367,8 @@ template <class S>
   all.before_tokens = shape_of_source(source.before).tokens;
   require(all.before_tokens == 0 || shape_of_source(source.after).tokens == 0 ||
               before.group_tokens == all.group_tokens,
-          "fused attention: groups of ", before.group_tokens, " tokens joined to groups of ", all.group_tokens);
+          "fused attention: groups of ", before.group_tokens, " tokens joined to groups of ",
+          all.group_tokens);
   if (shape_of_source(source.after).tokens == 0) all.group_tokens = before.group_tokens;
   return all;
 }

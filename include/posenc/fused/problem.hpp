@@ -191,7 +191,9 @@ struct cache_tensor {
   piece before{};
   index_t before_tokens = 0;  ///< rows of `before`, which come first
 
-  [[nodiscard]] const piece& piece_of(index_t token) const noexcept { return token < before_tokens ? before : own; }
+  [[nodiscard]] const piece& piece_of(index_t token) const noexcept {
+    return token < before_tokens ? before : own;
+  }
   /// A row of the tensor as a row of its piece.
   [[nodiscard]] index_t row_in_piece(index_t token) const noexcept {
     return token < before_tokens ? token : token - before_tokens;

@@ -80,8 +80,9 @@ void plan_batch(builder& making, std::span<const fused::sequence<Q, K, V, O>> se
 
 /// A batch whose sequences share prefixes, checked and run. False where none do.
 template <class Q, class K, class V, class O, class E>
-[[nodiscard]] bool run_shared(const kernel_table& kernels, std::span<const fused::sequence<Q, K, V, O>> sequences,
-                              const E& encoding, const fused::execution& how, fused::workspace& scratch) {
+[[nodiscard]] bool run_shared(const kernel_table& kernels,
+                              std::span<const fused::sequence<Q, K, V, O>> sequences, const E& encoding,
+                              const fused::execution& how, fused::workspace& scratch) {
   static_assert(check_encoding<E, float>());
   shared_batch<fused::sequence<Q, K, V, O>> batch(sequences);
   if (!batch.shares()) return false;

@@ -34,22 +34,24 @@ struct prefix_facts {
   index_t query_head_stride = 0;
 
   [[nodiscard]] bool can_share() const {
-    return k.before_tokens >= shortest_prefix && k.before_tokens == v.before_tokens && call->query_tokens > 0 &&
-           call->key_positions.is_run() && !call->key_positions.has_axes() && !call->query_positions.has_axes() &&
-           options->visible.empty() && call->valid_keys.begin == 0 && call->valid_keys.end == call->key_tokens &&
-           call->valid_queries.begin == 0 && call->valid_queries.end == call->query_tokens &&
+    return k.before_tokens >= shortest_prefix && k.before_tokens == v.before_tokens &&
+           call->query_tokens > 0 && call->key_positions.is_run() && !call->key_positions.has_axes() &&
+           !call->query_positions.has_axes() && options->visible.empty() && call->valid_keys.begin == 0 &&
+           call->valid_keys.end == call->key_tokens && call->valid_queries.begin == 0 &&
+           call->valid_queries.end == call->query_tokens &&
            (options->mask == causal || options->mask == bidirectional);
   }
   [[nodiscard]] bool shares_with(const prefix_facts& other) const {
     const attention_options &a = *options, &b = *other.options;
-    return k.before == other.k.before && v.before == other.v.before && k.before_tokens == other.k.before_tokens &&
-           k.group_tokens == other.k.group_tokens && call->key_positions[0] == other.call->key_positions[0] &&
-           call->heads == other.call->heads && call->kv_heads == other.call->kv_heads &&
-           call->head_dim == other.call->head_dim && call->value_dim == other.call->value_dim &&
-           call->scale == other.call->scale && call->softcap == other.call->softcap &&
+    return k.before == other.k.before && v.before == other.v.before &&
+           k.before_tokens == other.k.before_tokens && k.group_tokens == other.k.group_tokens &&
+           call->key_positions[0] == other.call->key_positions[0] && call->heads == other.call->heads &&
+           call->kv_heads == other.call->kv_heads && call->head_dim == other.call->head_dim &&
+           call->value_dim == other.call->value_dim && call->scale == other.call->scale &&
+           call->softcap == other.call->softcap &&
            call->head_scales.data() == other.call->head_scales.data() && a.mask == b.mask &&
-           a.window.lookback == b.window.lookback && a.window.lookahead == b.window.lookahead && a.chunk == b.chunk &&
-           a.keys_are_rotated == b.keys_are_rotated &&
+           a.window.lookback == b.window.lookback && a.window.lookahead == b.window.lookahead &&
+           a.chunk == b.chunk && a.keys_are_rotated == b.keys_are_rotated &&
            query_head_stride == other.query_head_stride;
   }
 };
@@ -181,8 +183,8 @@ class shared_batch {
       }
       of_item.out = fused::storage::float32;
       const index_t before = shape_of_source(s.k.before).tokens;
-      making.add(part_of(call, before, call.key_tokens - before, call.query_positions, call.query_tokens), of_item,
-                 encoding);
+      making.add(part_of(call, before, call.key_tokens - before, call.query_positions, call.query_tokens),
+                 of_item, encoding);
     }
     types.out = fused::storage::float32;
     for (const prefix_group& group : groups_) {

@@ -223,16 +223,23 @@ class row_walk {
   /// Calls `with` with a reader of the first `count` rows at hand of a head. The scales of int8_by_token are left out:
   /// they belong to weights. \param scratch block_scale_floats
   template <class With>
-  HWY_INLINE void with_reader(index_t count, index_t head, index_t channels, float* scratch, With&& with) const {
+  HWY_INLINE void with_reader(index_t count, index_t head, index_t channels, float* scratch,
+                              With&& with) const {
     const row_list& rows = list(0);
     const index_t at = head * piece_->rows.head_bytes;
     switch (of_.type) {
-      case storage::float32: return with(plain_reader<float>{rows, at});
-      case storage::bfloat16: return with(plain_reader<bfloat16_bits>{rows, at});
-      case storage::float16: return with(plain_reader<float16_bits>{rows, at});
-      case storage::float8_e4m3: return with(plain_reader<float8_bits>{rows, at});
-      case storage::int8_by_channel: return with(channel_reader{rows, at, head * piece_->scales.head_bytes});
-      case storage::int8_by_token: return with(plain_reader<std::int8_t>{rows, at});
+      case storage::float32:
+        return with(plain_reader<float>{rows, at});
+      case storage::bfloat16:
+        return with(plain_reader<bfloat16_bits>{rows, at});
+      case storage::float16:
+        return with(plain_reader<float16_bits>{rows, at});
+      case storage::float8_e4m3:
+        return with(plain_reader<float8_bits>{rows, at});
+      case storage::int8_by_channel:
+        return with(channel_reader{rows, at, head * piece_->scales.head_bytes});
+      case storage::int8_by_token:
+        return with(plain_reader<std::int8_t>{rows, at});
       case storage::q8_0:
         list_block_scales(rows, at, count, channels / q8_0_channels, scratch);
         return with(block_reader{rows, at, scratch, channels / q8_0_channels});
