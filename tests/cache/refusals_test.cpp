@@ -46,7 +46,8 @@ void expect_refused(const K& k, const V& v, const std::string& words, const atte
   const rows<float> q = random_rows<float>(1, heads, head_dim, 1);
   std::vector<float> own(static_cast<std::size_t>(heads * head_dim), 7.0f);
   const auto out = posenc::token_major(out_at ? out_at : own.data(), index_t{1}, heads, head_dim);
-  EXPECT_REFUSAL((posenc::fused::attention_into(q.view(), k, v, rope(), with, out), 0), invalid_argument, words);
+  EXPECT_REFUSAL((posenc::fused::attention_into(q.view(), k, v, rope(), with, out), 0), invalid_argument,
+                 words);
   EXPECT_REFUSAL((posenc::reference::attention_into(q.view(), k, v, rope(), with, out), 0), invalid_argument,
                  words);
   EXPECT_THAT(own, ::testing::Each(7.0f));
@@ -62,15 +63,15 @@ class pages_are : public ::testing::Test {
 };
 
 TEST_F(pages_are, refused_where_the_table_leaves_the_pool) {
-  for (const std::int32_t entry : {3, -1, std::numeric_limits<std::int32_t>::max(),
-                                   std::numeric_limits<std::int32_t>::min()})
+  for (const std::int32_t entry :
+       {3, -1, std::numeric_limits<std::int32_t>::max(), std::numeric_limits<std::int32_t>::min()})
     for (const std::size_t at : {0u, 2u}) {
       pages<float> bad = k_pages;
       bad.table[at] = entry;
       paged_view<const float> view = k;
       view.table = bad.table;
-      const std::string words =
-          "entry " + std::to_string(at) + " of the page table is " + std::to_string(entry) + "; there are 3 pages";
+      const std::string words = "entry " + std::to_string(at) + " of the page table is " +
+                                std::to_string(entry) + "; there are 3 pages";
       expect_refused(view, v, "k: " + words);
       expect_refused(k, view, "v: " + words);
     }
@@ -117,9 +118,9 @@ TEST_F(pages_are, refused_where_the_output_lies_in_one) {
       for (std::size_t n = 0; n < side->memory.size(); ++n) side->addresses[n] = side->memory[n].data();
       expect_refused(k, v, "output overlaps q, k or v in memory", options, page.data() + after - 1);
       const rows<float> q = random_rows<float>(1, heads, head_dim, 1);
-      EXPECT_NO_THROW(
-          posenc::fused::attention_into(q.view(), k, v, rope(), options,
-                                        posenc::token_major(page.data() + after, index_t{1}, heads, head_dim)));
+      EXPECT_NO_THROW(posenc::fused::attention_into(
+          q.view(), k, v, rope(), options,
+          posenc::token_major(page.data() + after, index_t{1}, heads, head_dim)));
     }
 }
 
@@ -175,8 +176,10 @@ TEST(quantised_sources, are_refused_where_scales_do_not_fit) {
   const auto rows_of = [](const auto& of, index_t tokens, index_t of_heads, index_t channels) {
     return posenc::token_major(of.data(), tokens, of_heads, channels);
   };
-  const posenc::quantised_keys k{rows_of(codes, keys, kv_heads, head_dim), rows_of(scales, 3, kv_heads, head_dim), 4};
-  const posenc::quantised_values v{rows_of(codes, keys, kv_heads, head_dim), rows_of(scales, keys, kv_heads, 1)};
+  const posenc::quantised_keys k{rows_of(codes, keys, kv_heads, head_dim),
+                                 rows_of(scales, 3, kv_heads, head_dim), 4};
+  const posenc::quantised_values v{rows_of(codes, keys, kv_heads, head_dim),
+                                   rows_of(scales, keys, kv_heads, 1)};
   auto bad_k = k;
   bad_k.scales = rows_of(scales, 2, kv_heads, head_dim);
   expect_refused(bad_k, v, "k: the scales are 2 x 1 x 32, needed are 3 x 1 x 32");
@@ -190,7 +193,8 @@ TEST(quantised_sources, are_refused_where_scales_do_not_fit) {
     bad_k = k, bad_k.group_tokens = group;
     expect_refused(bad_k, v, "k: groups of " + std::to_string(group) + " tokens");
   }
-  bad_k = k, bad_k.codes = posenc::heads_view<const std::int8_t>{nullptr, keys, 1, head_dim, head_dim, head_dim};
+  bad_k = k,
+  bad_k.codes = posenc::heads_view<const std::int8_t>{nullptr, keys, 1, head_dim, head_dim, head_dim};
   expect_refused(bad_k, v, "k: no memory behind 10 x 1 x 32");
   auto bad_v = v;
   bad_v.scales = rows_of(scales, keys - 1, kv_heads, 1);
@@ -210,7 +214,8 @@ TEST(quantised_sources, are_refused_where_heads_are_no_whole_blocks) {
   std::vector<q8_0_block> blocks(6);
   EXPECT_REFUSAL((posenc::quantise_q8_0(x.view(), posenc::token_major(blocks.data(), 3, 1, 1)), 0),
                  invalid_argument, "heads of 48 channels are not whole blocks of 32");
-  EXPECT_REFUSAL(posenc::q8_0_cache(1, 48), invalid_argument, "heads of 48 channels are not whole blocks of 32");
+  EXPECT_REFUSAL(posenc::q8_0_cache(1, 48), invalid_argument,
+                 "heads of 48 channels are not whole blocks of 32");
   const attention_options one{.heads = 1, .mask = posenc::causal};
   const auto plan_of = [&](index_t channels, index_t values) {
     return posenc::fused::plan(posenc::no_encoding{}, one,
@@ -237,12 +242,14 @@ TEST(quantised_sources, are_refused_by_a_plan_for_others) {
                  "k is stored as quantised_values and v as float");
   EXPECT_REFUSAL(plan_of(f, f, storage::int8_by_channel, f), invalid_argument,
                  "k is stored as float and v as quantised_keys");
-  for (const storage type : {storage::q8_0, storage::float8_e4m3, storage::int8_by_token, storage::int8_by_channel}) {
+  for (const storage type :
+       {storage::q8_0, storage::float8_e4m3, storage::int8_by_token, storage::int8_by_channel}) {
     EXPECT_REFUSAL(plan_of(type, f, f, f), invalid_argument, "q and out are float, bfloat16 or half, not");
     EXPECT_REFUSAL(plan_of(f, f, f, type), invalid_argument, "q and out are float, bfloat16 or half, not");
   }
   posenc::fused::plan plan = plan_of(f, storage::q8_0, storage::q8_0, f);
-  const rows<float> q = random_rows<float>(1, heads, head_dim, 1), k = random_rows<float>(keys, 1, head_dim, 1);
+  const rows<float> q = random_rows<float>(1, heads, head_dim, 1),
+                    k = random_rows<float>(keys, 1, head_dim, 1);
   rows<float> out(1, heads, head_dim);
   EXPECT_REFUSAL((plan.run(q.view(), k.view(), k.view(), out.view()), 0), invalid_argument,
                  "k is stored as float, planned for q8_0 (shape.k)");
@@ -258,23 +265,26 @@ TEST(quantised_sources, are_refused_where_they_would_be_written_over) {
   EXPECT_REFUSAL((keys_to(codes.view(), scales.view(), 0), 0), invalid_argument, "groups of 0 tokens");
   EXPECT_REFUSAL((keys_to(codes.view(), scales.view(), 3), 0), invalid_argument,
                  "the scales are 2 x 1 x 32, needed are 3 x 1 x 32");
-  EXPECT_REFUSAL((keys_to(posenc::token_major(codes.numbers.data(), 7, 1, 32), scales.view()), 0), invalid_argument,
-                 "from 8 x 1 x 32 to 7 x 1 x 32");
-  EXPECT_REFUSAL((keys_to(posenc::heads_view<std::int8_t>{codes.numbers.data(), 8, 1, 32, 31, 32}, scales.view()), 0),
-                 invalid_argument, "rows overlap (token stride 31");
-  EXPECT_REFUSAL((keys_to(codes.view(), posenc::token_major(x.numbers.data() + 255, 2, 1, 32)), 0), invalid_argument,
-                 "the scales overlap keys or codes in memory");
+  EXPECT_REFUSAL((keys_to(posenc::token_major(codes.numbers.data(), 7, 1, 32), scales.view()), 0),
+                 invalid_argument, "from 8 x 1 x 32 to 7 x 1 x 32");
+  EXPECT_REFUSAL(
+      (keys_to(posenc::heads_view<std::int8_t>{codes.numbers.data(), 8, 1, 32, 31, 32}, scales.view()), 0),
+      invalid_argument, "rows overlap (token stride 31");
+  EXPECT_REFUSAL((keys_to(codes.view(), posenc::token_major(x.numbers.data() + 255, 2, 1, 32)), 0),
+                 invalid_argument, "the scales overlap keys or codes in memory");
   auto* const in_x = reinterpret_cast<std::int8_t*>(x.numbers.data());
   EXPECT_REFUSAL((keys_to(posenc::token_major(in_x + 1023, 8, 1, 32), scales.view()), 0), invalid_argument,
                  "source and destination overlap");
   EXPECT_REFUSAL((posenc::quantise_values(x.view(), codes.view(), scales.view()), 0), invalid_argument,
                  "the scales are 2 x 1 x 32, needed are 8 x 1 x 1");
-  EXPECT_REFUSAL((posenc::quantise_values(x.view(), codes.view(), posenc::token_major(x.numbers.data(), 8, 1, 1)), 0),
-                 invalid_argument, "the scales overlap values or codes in memory");
+  EXPECT_REFUSAL(
+      (posenc::quantise_values(x.view(), codes.view(), posenc::token_major(x.numbers.data(), 8, 1, 1)), 0),
+      invalid_argument, "the scales overlap values or codes in memory");
   auto* const as_blocks = reinterpret_cast<q8_0_block*>(x.numbers.data());
-  EXPECT_REFUSAL((posenc::quantise_q8_0(x.view(), posenc::token_major(as_blocks, 8, 1, 1)), 0), invalid_argument,
-                 "source and destination overlap");
-  for (const auto& [kv, channels, group] : {std::array<index_t, 3>{0, 32, 1}, {1, 0, 1}, {1, 32, 0}, {-1, 32, 1}})
+  EXPECT_REFUSAL((posenc::quantise_q8_0(x.view(), posenc::token_major(as_blocks, 8, 1, 1)), 0),
+                 invalid_argument, "source and destination overlap");
+  for (const auto& [kv, channels, group] :
+       {std::array<index_t, 3>{0, 32, 1}, {1, 0, 1}, {1, 32, 0}, {-1, 32, 1}})
     EXPECT_THROW(posenc::quantised_key_cache(kv, channels, group), invalid_argument);
   EXPECT_THROW(posenc::quantised_value_cache(0, 32), invalid_argument);
   EXPECT_THROW(posenc::q8_0_cache(1, 0), invalid_argument);
@@ -320,7 +330,8 @@ class guarded_pages {
       if (::mprotect(begin, step - page, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
       // The last page ends with its last token: no room is left behind it.
       const index_t held = (std::min)(of, tokens_ - static_cast<index_t>(n) * of);
-      pages_.push_back(reinterpret_cast<S*>(begin + (at_end ? step - page - static_cast<std::size_t>(held) * row : 0)));
+      pages_.push_back(
+          reinterpret_cast<S*>(begin + (at_end ? step - page - static_cast<std::size_t>(held) * row : 0)));
       table_.push_back(static_cast<std::int32_t>(n));
     }
     std::swap(pages_[0], pages_[1]), std::swap(table_[0], table_[1]);
@@ -347,7 +358,8 @@ struct call {
   kernel by;
   index_t queries, heads, kv_heads;
 };
-constexpr call calls[] = {{kernel::decode, 1, 4, 2}, {kernel::stacked, 2, 24, 2}, {kernel::prefill, 40, 2, 1}};
+constexpr call calls[] = {
+    {kernel::decode, 1, 4, 2}, {kernel::stacked, 2, 24, 2}, {kernel::prefill, 40, 2, 1}};
 
 /// Decode, stacked and prefill over guarded pages; `source(rows)` makes a source of rows.
 template <class Check>
@@ -368,24 +380,26 @@ constexpr index_t guarded_tokens = 75;
 
 template <class S>
 void check_guarded() {
-  for_each_guarded_call([](const call& c, bool at_end, index_t channels, const auto& with, const auto& encoding) {
-    const rows<float> q = random_rows<float>(c.queries, c.heads, channels, 1);
-    const rows<S> k = random_rows<S>(guarded_tokens, c.kv_heads, channels, 2),
-                  v = random_rows<S>(guarded_tokens, c.kv_heads, channels, 3);
-    const guarded_pages<S> k_pages(k.view(), 16, at_end), v_pages(v.view(), 7, at_end);
-    sweep::on_every_target([&](const char* target) {
-      SCOPED_TRACE(target);
-      EXPECT_EQ(fused_answer(q, k_pages.view(), v_pages.view(), encoding, with, c.by),
-                fused_answer(q, k.view(), v.view(), encoding, with, c.by));
-    });
-  });
+  for_each_guarded_call(
+      [](const call& c, bool at_end, index_t channels, const auto& with, const auto& encoding) {
+        const rows<float> q = random_rows<float>(c.queries, c.heads, channels, 1);
+        const rows<S> k = random_rows<S>(guarded_tokens, c.kv_heads, channels, 2),
+                      v = random_rows<S>(guarded_tokens, c.kv_heads, channels, 3);
+        const guarded_pages<S> k_pages(k.view(), 16, at_end), v_pages(v.view(), 7, at_end);
+        sweep::on_every_target([&](const char* target) {
+          SCOPED_TRACE(target);
+          EXPECT_EQ(fused_answer(q, k_pages.view(), v_pages.view(), encoding, with, c.by),
+                    fused_answer(q, k.view(), v.view(), encoding, with, c.by));
+        });
+      });
 }
 TEST(guarded_pages_of, float_) { check_guarded<float>(); }
 TEST(guarded_pages_of, half) { check_guarded<Eigen::half>(); }
 TEST(guarded_pages_of, float8) { check_guarded<posenc::float8_e4m3>(); }
 
 TEST(guarded_pages_of, int8_with_their_scales) {
-  for_each_guarded_call([](const call& c, bool at_end, index_t channels, const auto& with, const auto& encoding) {
+  for_each_guarded_call([](const call& c, bool at_end, index_t channels, const auto& with,
+                           const auto& encoding) {
     constexpr index_t group = 8, groups = (guarded_tokens + group - 1) / group;
     const rows<float> q = random_rows<float>(c.queries, c.heads, channels, 1),
                       x = random_rows<float>(guarded_tokens, c.kv_heads, channels, 2);
@@ -399,31 +413,33 @@ TEST(guarded_pages_of, int8_with_their_scales) {
         v_scale_pages(std::as_const(v_scales).view(), 7, at_end);
     sweep::on_every_target([&](const char* target) {
       SCOPED_TRACE(target);
-      EXPECT_EQ(fused_answer(q, posenc::quantised_keys{k_pages.view(), k_scale_pages.view(), group},
-                             posenc::quantised_values{v_pages.view(), v_scale_pages.view()}, encoding, with, c.by),
-                fused_answer(q, posenc::quantised_keys{k.view(), k_scales.view(), group},
-                             posenc::quantised_values{v.view(), v_scales.view()}, encoding, with, c.by));
+      EXPECT_EQ(
+          fused_answer(q, posenc::quantised_keys{k_pages.view(), k_scale_pages.view(), group},
+                       posenc::quantised_values{v_pages.view(), v_scale_pages.view()}, encoding, with, c.by),
+          fused_answer(q, posenc::quantised_keys{k.view(), k_scales.view(), group},
+                       posenc::quantised_values{v.view(), v_scales.view()}, encoding, with, c.by));
     });
   });
 }
 
 TEST(guarded_pages_of, q8_0) {
-  for_each_guarded_call([](const call& c, bool at_end, index_t channels, const auto& with, const auto& encoding) {
-    if (channels % 32 != 0) return;
-    const rows<float> q = random_rows<float>(c.queries, c.heads, channels, 1),
-                      x = random_rows<float>(guarded_tokens, c.kv_heads, channels, 2);
-    rows<q8_0_block> blocks(guarded_tokens, c.kv_heads, channels / 32);
-    posenc::quantise_q8_0(x.view(), blocks.view());
-    const guarded_pages<q8_0_block> k_pages(std::as_const(blocks).view(), 16, at_end),
-        v_pages(std::as_const(blocks).view(), 7, at_end);
-    const posenc::q8_0_view plain{std::as_const(blocks).view()};
-    sweep::on_every_target([&](const char* target) {
-      SCOPED_TRACE(target);
-      EXPECT_EQ(fused_answer(q, posenc::q8_0_view{k_pages.view()}, posenc::q8_0_view{v_pages.view()}, encoding, with,
-                             c.by),
-                fused_answer(q, plain, plain, encoding, with, c.by));
-    });
-  });
+  for_each_guarded_call(
+      [](const call& c, bool at_end, index_t channels, const auto& with, const auto& encoding) {
+        if (channels % 32 != 0) return;
+        const rows<float> q = random_rows<float>(c.queries, c.heads, channels, 1),
+                          x = random_rows<float>(guarded_tokens, c.kv_heads, channels, 2);
+        rows<q8_0_block> blocks(guarded_tokens, c.kv_heads, channels / 32);
+        posenc::quantise_q8_0(x.view(), blocks.view());
+        const guarded_pages<q8_0_block> k_pages(std::as_const(blocks).view(), 16, at_end),
+            v_pages(std::as_const(blocks).view(), 7, at_end);
+        const posenc::q8_0_view plain{std::as_const(blocks).view()};
+        sweep::on_every_target([&](const char* target) {
+          SCOPED_TRACE(target);
+          EXPECT_EQ(fused_answer(q, posenc::q8_0_view{k_pages.view()}, posenc::q8_0_view{v_pages.view()},
+                                 encoding, with, c.by),
+                    fused_answer(q, plain, plain, encoding, with, c.by));
+        });
+      });
 }
 
 }  // namespace refusals_test
