@@ -253,7 +253,7 @@ class engine {
   }
 
   [[nodiscard]] std::string operate(sequence& s) {
-    switch (below(10)) {
+    switch (below(14)) {
       case 0:
         return evict_page(s);
       case 1: {
@@ -277,8 +277,13 @@ class engine {
         s.naive.by = {.base = below(2) ? 10000.0 : 500000.0, .factor = below(2) ? 1.0 : 4.0};
         return "another RoPE";
       case 6:
-        if (s.naive.kept == kept_as::floats && below(2)) return quantise(s);
+        if (s.naive.kept == kept_as::floats) return quantise(s);
         [[fallthrough]];
+      case 7: {
+        clear(s);
+        append(s, static_cast<index_t>(below(30)) + 3);
+        return "begin anew";
+      }
       default: {
         const index_t count = static_cast<index_t>(below(5)) + 1;
         if (s.tokens() > 70) {
