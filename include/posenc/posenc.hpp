@@ -29,6 +29,7 @@
 #include <posenc/attention/reference.hpp>
 #include <posenc/attention/self_attention.hpp>
 #include <posenc/cache/float8.hpp>
+#include <posenc/cache/joined.hpp>
 #include <posenc/cache/paged.hpp>
 #include <posenc/cache/q8_0.hpp>
 #include <posenc/cache/quantised.hpp>

@@ -10,6 +10,7 @@
 /// | quantised_keys (cache/quantised.hpp) | either | int8, one scale per channel and group of tokens |
 /// | quantised_values (cache/quantised.hpp) | either | int8, one scale per token |
 /// | q8_0_view (cache/q8_0.hpp) | either | ggml's blocks of 32 int8 and a scale |
+/// | joined (cache/joined.hpp) | in two of the above, one after the other | those of the two |
 ///
 /// A ring buffer is any of these with key_positions = positions::ring(capacity, next). Keys and values may differ in
 /// kind. Both engines read all of them; docs/caches.md says what each costs.

@@ -346,16 +346,31 @@ template <class T>
 }
 template <class S>
 [[nodiscard]] cache_tensor cache_of(const S& source) {
-  return {storage_of<S>, layout_of(source), {}, 1};
+  return {.type = storage_of<S>, .own = {layout_of(source), {}}};
 }
 [[nodiscard]] inline cache_tensor cache_of(const quantised_keys& source) {
-  return {storage_of<quantised_keys>, layout_of(source.codes), layout_of(source.scales), source.group_tokens};
+  return {.type = storage_of<quantised_keys>,
+          .own = {layout_of(source.codes), layout_of(source.scales)},
+          .group_tokens = source.group_tokens};
 }
 [[nodiscard]] inline cache_tensor cache_of(const quantised_values& source) {
-  return {storage_of<quantised_values>, layout_of(source.codes), layout_of(source.scales), 1};
+  return {.type = storage_of<quantised_values>, .own = {layout_of(source.codes), layout_of(source.scales)}};
 }
 [[nodiscard]] inline cache_tensor cache_of(const q8_0_view& source) {
-  return {storage_of<q8_0_view>, layout_of(source.blocks), {}, 1};
+  return {.type = storage_of<q8_0_view>, .own = {layout_of(source.blocks), {}}};
+}
+template <class S>
+[[nodiscard]] cache_tensor cache_of(const joined<S>& source) {
+  cache_tensor all = cache_of(source.after);
+  const cache_tensor before = cache_of(source.before);
+  all.before = before.own;
+  all.before_tokens = shape_of_source(source.before).tokens;
+  require(all.before_tokens == 0 || shape_of_source(source.after).tokens == 0 ||
+              before.group_tokens == all.group_tokens,
+          "fused attention: groups of ", before.group_tokens, " tokens joined to groups of ",
+          all.group_tokens);
+  if (shape_of_source(source.after).tokens == 0) all.group_tokens = before.group_tokens;
+  return all;
 }
 
 /// Q and O are scalars, K and V scalars or sources.

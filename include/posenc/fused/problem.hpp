@@ -14,6 +14,7 @@
 
 #include <posenc/attention/options.hpp>
 #include <posenc/cache/float8.hpp>
+#include <posenc/cache/joined.hpp>
 #include <posenc/cache/paged.hpp>
 #include <posenc/cache/q8_0.hpp>
 #include <posenc/cache/quantised.hpp>
@@ -60,6 +61,8 @@ template <class T>
 struct storage_type<heads_view<T>> : storage_type<std::remove_const_t<T>> {};
 template <class T>
 struct storage_type<paged_view<T>> : storage_type<std::remove_const_t<T>> {};
+template <class S>
+struct storage_type<joined<S>> : storage_type<S> {};
 template <>
 struct storage_type<quantised_keys> : std::integral_constant<storage, storage::int8_by_channel> {};
 template <>
@@ -127,9 +130,11 @@ struct basic_tensor {
   storage type = storage::float32;
   index_t token_stride = 0;
   index_t head_stride = 0;
+  Byte* const* tokens = nullptr;  ///< where each token lies, in place of data and token_stride
 
   [[nodiscard]] Byte* row(index_t token, index_t head) const noexcept {
-    return data + (token * token_stride + head * head_stride) * bytes_of(type);
+    Byte* const from = tokens ? tokens[token] : data + token * token_stride * bytes_of(type);
+    return from + head * head_stride * bytes_of(type);
   }
 };
 using tensor = basic_tensor<const char>;
@@ -142,6 +147,8 @@ struct row_layout {
   const void* pages = nullptr;  ///< addresses of pages, of any pointer type
   const std::int32_t* table = nullptr;
   index_t page_tokens = 0;  ///< 0 where there are no pages
+
+  [[nodiscard]] bool operator==(const row_layout&) const = default;
 
   [[nodiscard]] const char* page(index_t number) const noexcept {
     const char* at;
@@ -170,15 +177,33 @@ struct row_layout {
   }
 };
 
-/// Keys or values.
+/// Keys or values: rows in one piece, or in two of the same kind (cache/joined.hpp).
 struct cache_tensor {
-  storage type = storage::float32;
-  row_layout rows{};
-  row_layout scales{};  ///< of int8: floats, one row for each group of tokens
-  index_t group_tokens = 1;
+  struct piece {
+    row_layout rows{};
+    row_layout scales{};  ///< of int8: floats, one row for each group of tokens
 
-  /// Where the rows of tokens lie in memory.
-  [[nodiscard]] bool is_paged() const noexcept { return rows.page_tokens > 0; }
+    [[nodiscard]] bool operator==(const piece&) const = default;
+  };
+  storage type = storage::float32;
+  piece own{};
+  index_t group_tokens = 1;
+  piece before{};
+  index_t before_tokens = 0;  ///< rows of `before`, which come first
+
+  [[nodiscard]] const piece& piece_of(index_t token) const noexcept {
+    return token < before_tokens ? before : own;
+  }
+  /// A row of the tensor as a row of its piece.
+  [[nodiscard]] index_t row_in_piece(index_t token) const noexcept {
+    return token < before_tokens ? token : token - before_tokens;
+  }
+  [[nodiscard]] const char* row(index_t token, index_t head) const noexcept {
+    return piece_of(token).rows.row(row_in_piece(token), head);
+  }
+  [[nodiscard]] const char* scale_row(index_t token, index_t head) const noexcept {
+    return piece_of(token).scales.row(row_in_piece(token) / group_tokens, head);
+  }
 };
 
 /// The positions of the rows of a tensor: a run from `first`, of whose rows those before `split` stand `lap` later (a

@@ -23,47 +23,14 @@
 #include <posenc/errors.hpp>
 #include <posenc/fused/executor.hpp>
 #include <posenc/fused/plan.hpp>
+#include <posenc/fused/sequence.hpp>
+#include <posenc/fused/shared_prefix.hpp>
 #include <posenc/fused/workspace.hpp>
 #include <posenc/views.hpp>
 
 namespace posenc::inline v0_2 {
 
-namespace fused {
-
-/// One sequence of a batch (attention/batch.hpp).
-template <class Q, class K = Q, class V = K, class O = Q>
-using sequence = attention_sequence<Q, K, V, O>;
-
-}  // namespace fused
-
 namespace detail::fused_calls {
-using namespace fused_plans;
-
-template <class Q, class K, class V, class O>
-[[nodiscard]] fused::shape types_of() {
-  return {.q = storage_of<Q>, .k = storage_of<K>, .v = storage_of<V>, .out = storage_of<O>};
-}
-
-/// The order in which a sequence's cache lies.
-template <kv_source K, kv_source V>
-[[nodiscard]] fused::memory_order order_of(const K& k, const V& v) {
-  const auto side_by_side = [](const auto& source) {
-    const row_layout rows = cache_of(source).rows;
-    return width_of_stride(rows.head_bytes) < width_of_stride(rows.token_bytes);
-  };
-  return side_by_side(k) && side_by_side(v) ? fused::memory_order::token_major
-                                            : fused::memory_order::head_major;
-}
-
-/// Points a planned problem at the tensors of its sequence.
-template <class Q, class K, class V, class O>
-void point(attention_problem& problem, const fused::sequence<Q, K, V, O>& s) {
-  problem.q = tensor_of(s.q), problem.k = cache_of(s.k), problem.v = cache_of(s.v);
-  problem.out = output_of(s.out);
-  problem.log_sum_exp = s.log_sum_exp.data;
-  problem.lse_token_stride = s.log_sum_exp.token_stride;
-  problem.lse_head_stride = s.log_sum_exp.head_stride;
-}
 
 /// The encoding of each sequence of a batch: the same for all, or what it settles into for each one's length.
 template <class E>
@@ -111,6 +78,34 @@ void plan_batch(builder& making, std::span<const fused::sequence<Q, K, V, O>> se
   making.finish(workers);
 }
 
+/// A batch whose sequences share prefixes, checked and run. False where none do.
+template <class Q, class K, class V, class O, class E>
+[[nodiscard]] bool run_shared(const kernel_table& kernels,
+                              std::span<const fused::sequence<Q, K, V, O>> sequences, const E& encoding,
+                              const fused::execution& how, fused::workspace& scratch) {
+  static_assert(check_encoding<E, float>());
+  shared_batch<fused::sequence<Q, K, V, O>> batch(sequences);
+  if (!batch.shares()) return false;
+  for (const auto& s : sequences) {
+    check_embedded<E, float>(s.options.is_embedded);
+    check_output(shape_of(s.q, s.k, s.v), s.q, s.k, s.v, s.out, s.log_sum_exp);
+  }
+  check_apart(sequences);
+  builder making(scratch, kernels, batch.items());
+  batch.plan(making, encoding, types_of<Q, K, V, O>());
+  making.finish(static_cast<index_t>(how.executor.workers()));
+  const std::span<item> items(making.items(), batch.items());
+  for (std::size_t n = 0; n < items.size(); ++n) {
+    making.prepare(n, encoding);
+    items[n].problem = items[n].bound(making.memory());
+    batch.point_item(n, items[n].problem);
+  }
+  fused_plans::run(kernels, making.where(), items, making.memory(), how.executor,
+                   [items](std::size_t n) -> const attention_problem& { return items[n].problem; });
+  batch.merge(how.executor);
+  return true;
+}
+
 /// A batch: checked first, all of it, then run.
 template <class Q, class K, class V, class O, class E>
 void run_batch(const kernel_table& kernels, std::span<const fused::sequence<Q, K, V, O>> sequences,
@@ -126,6 +121,8 @@ void run_batch(const kernel_table& kernels, std::span<const fused::sequence<Q, K
   }
   fused::workspace own;
   fused::workspace& scratch = how.memory ? *how.memory : own;
+  if constexpr (is_joined<K> && is_joined<V> && !settles_by_length<E>)
+    if (run_shared(kernels, sequences, encoding, how, scratch)) return;
   builder making(scratch, kernels, sequences.size());
   const encodings_of_batch<E> encodings(encoding, sequences);
   plan_batch(making, sequences, encodings, static_cast<index_t>(how.executor.workers()));

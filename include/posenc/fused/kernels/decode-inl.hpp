@@ -44,8 +44,21 @@ inline constexpr int value_vectors = 4;
 HWY_INLINE bool fits_decode(const attention_problem& problem) {
   const encoding_callbacks& callbacks = problem.callbacks;
   return problem.query_tokens <= decode_queries && problem.runs && !callbacks.relative_key &&
-         !callbacks.relative_value && !callbacks.rotate && !problem.rotates_values() &&
-         (!problem.rotary || problem.keys_are_rotated || problem.splits_positions);
+         !callbacks.relative_value && !problem.rotates_values();
+}
+
+/// How a decode rotates its keys.
+enum class key_rotation : unsigned char {
+  none,       ///< they are taken as they are
+  by_steps,   ///< by one table of R(t) for all blocks, the queries by what is left of it
+  by_angles,  ///< by the angles of each key: positions do not split (several axes, float32 angles)
+  by_call,    ///< by the encoding's own function, in a copy of the block
+};
+HWY_INLINE key_rotation key_rotation_of(const attention_problem& problem) {
+  if (problem.keys_are_rotated) return key_rotation::none;
+  if (problem.callbacks.rotate) return key_rotation::by_call;
+  if (!problem.rotary) return key_rotation::none;
+  return problem.splits_positions ? key_rotation::by_steps : key_rotation::by_angles;
 }
 
 /// KV heads of a task. Where the heads of a token lie side by side, a task reads whole tokens, in the order
@@ -99,6 +112,9 @@ struct decode_scratch {
   position* nearest;                     ///< of each query: nearest_distance, where the bias is linear
   row_list *keys, *values;               ///< of three blocks: the one at hand, the next and the one after
   float* block_scales;                   ///< of the rows of blocks at hand
+  float* angles_of_keys = nullptr;  ///< of the block at hand, where they rotate by_angles: rows as in a table of R(t)
+  float* copies = nullptr;          ///< of the block at hand, where they rotate by_call
+  row_list* list_of_copies = nullptr;
   index_t output_stride = 0, floats = 0;
 
   decode_scratch(float* memory, const attention_problem& problem, const packed_head& pack,
@@ -125,6 +141,12 @@ struct decode_scratch {
     const index_t block = decode_keys(problem);
     block_scales = take((std::max)(block_scale_floats(problem.k, block, problem.head_dim),
                                    block_scale_floats(problem.v, block, problem.value_dim)));
+    if (key_rotation_of(problem) == key_rotation::by_angles)
+      angles_of_keys = take(block * step_stride(*problem.rotary));
+    if (key_rotation_of(problem) == key_rotation::by_call) {
+      copies = take(block * pack.stride + lanes());
+      list_of_copies = reinterpret_cast<row_list*>(take(floats_of(sizeof(row_list))));
+    }
     sums = take(decode_keys(problem) * lanes());
     scores = take(slots * decode_keys(problem) + lanes());
     output = take(slots * output_stride);
@@ -140,6 +162,7 @@ struct decode_task {
   decode_scratch scratch;
   decode_rows_of_task rows;
   row_range keys;
+  key_rotation rotates = key_rotation_of(problem);
 
   [[nodiscard]] index_t query_stride() const { return loader.pack.stride + lanes(); }
   /// Where a slot's rotated query begins; channel c (a whole number of vectors) lies c·decode_group farther: in a
@@ -157,8 +180,7 @@ struct decode_task {
     return query >= problem.valid_queries.begin && query < problem.valid_queries.end;
   }
 
-  /// Packs the queries: as they are where keys rotate on load (they rotate block by block then), else rotated for
-  /// good.
+  /// Packs the queries: as they are where keys rotate by_steps (they rotate block by block then), else rotated for good.
   HWY_NOINLINE void pack_queries() const {
     pair_angles angles;
     // Rows that are padding are multiplied with the others and left out at the end: they must hold numbers.
@@ -166,11 +188,14 @@ struct decode_task {
       std::fill_n(scratch.turned, rows.slots() * query_stride(), 0.0f);
     for (index_t i = problem.valid_queries.begin; i < problem.valid_queries.end; ++i) {
       const position here = problem.queries[i];
-      if (problem.rotary && !loader.rotary)
+      if (problem.rotary && rotates != key_rotation::by_steps) {
+        // Keys that rotate here leave their attention factor to the queries.
+        const double factor = problem.rotary->attention_factor;
         token_angles(*problem.rotary, place_of(problem.queries, i), rotation_side::query,
-                     static_cast<float>(problem.rotary->attention_factor), problem.rotary->growth_origin,
-                     angles.cos, angles.sin);
-      if (loader.rotary) {
+                     static_cast<float>(loader.rotary ? factor * factor : factor),
+                     problem.rotary->growth_origin, angles.cos, angles.sin);
+      }
+      if (rotates == key_rotation::by_steps) {
         std::fill_n(angles.cos, round_up(loader.pack.pairs, lanes()), 1.0f);
         std::fill_n(angles.sin, round_up(loader.pack.pairs, lanes()), 0.0f);
       }
@@ -192,7 +217,7 @@ struct decode_task {
   HWY_NOINLINE void begin_run(const key_run& run, index_t first) const {
     for (index_t i = problem.valid_queries.begin; i < problem.valid_queries.end; ++i) {
       scratch.seen[i] = bounds_in(problem, i, run);
-      if (!loader.rotary) continue;
+      if (rotates != key_rotation::by_steps) continue;
       const position distance = problem.queries[i] - (run.first + (first - run.begin));
       for (index_t p = 0; p < loader.pack.pairs; ++p)
         scratch.phases[i * phase_stride() + p] =
@@ -382,18 +407,47 @@ struct decode_task {
       with(kv * rows.slots_of_kv() + r, (std::min)(rows_of_kv - r, decode_group));
   }
 
-  /// Scores of the rows of one KV head and the `count` keys listed.
-  template <pairing Layout, class Lists>
-  HWY_INLINE void score(const Lists& lists, index_t count, index_t kv) const {
-    with_reader(problem.k, lists.list(0), count, rows.first_kv + kv, problem.head_dim, scratch.block_scales,
-                [&](const auto& reader) HWY_ATTR {
-                  for_each_group(kv, [&](index_t slot, index_t members) HWY_ATTR {
-                    float* const scores = scores_of(slot);
-                    float* const sums = lanes() == decode_group ? scores : scratch.sums;
-                    dot_rows<Layout>(members, loader, reader, count, turned_row(slot), sums, lists.list(1));
-                    add_parts(sums, count, scores);
-                  });
-                });
+  /// Scores of the rows of one KV head and `count` keys.
+  template <pairing Layout, class Reader>
+  HWY_INLINE void score_rows(const Reader& reader, const row_list& next, index_t count, index_t kv) const {
+    const key_table table = rotates == key_rotation::by_angles
+                                ? key_table{scratch.angles_of_keys, step_stride(*loader.rotary)}
+                                : key_table{loader.table, loader.table_stride};
+    for_each_group(kv, [&](index_t slot, index_t members) HWY_ATTR {
+      float* const scores = scores_of(slot);
+      float* const sums = lanes() == decode_group ? scores : scratch.sums;
+      dot_rows<Layout>(members, loader, table, reader, count, turned_row(slot), sums, next);
+      add_parts(sums, count, scores);
+    });
+  }
+  /// The same for the keys at hand.
+  template <pairing Layout>
+  HWY_INLINE void score(const row_walk& keys_at_hand, index_t count, index_t kv) const {
+    keys_at_hand.with_reader(count, rows.first_kv + kv, problem.head_dim, scratch.block_scales,
+                             [&](const auto& reader)
+                                 HWY_ATTR { score_rows<Layout>(reader, keys_at_hand.list(1), count, kv); });
+  }
+
+  /// The same with keys that the encoding's own function rotates.
+  template <pairing Layout>
+  HWY_NOINLINE void score_copies(index_t first, index_t count, index_t kv) const {
+    loader.load_keys(rows.first_kv + kv, first, count, 0, scratch.copies);
+    row_list& list = *scratch.list_of_copies;
+    for (index_t t = 0; t < count; ++t)
+      list.rows[t] = reinterpret_cast<const char*>(scratch.copies + t * loader.pack.stride);
+    score_rows<Layout>(plain_reader<float>{list, 0}, list, count, kv);
+  }
+
+  /// The angles of the keys of a block.
+  HWY_NOINLINE void place_keys(index_t first, index_t count) const {
+    pair_angles angles;
+    for (index_t t = 0; t < count; ++t) {
+      token_angles(*loader.rotary, place_of(problem.keys, first + t), rotation_side::key, 1.0f, 0, angles.cos,
+                   angles.sin);
+      for (index_t p = 0; p < loader.pack.pairs; p += lanes())
+        store_step(p, load(angles.cos + p), load(angles.sin + p),
+                   scratch.angles_of_keys + t * step_stride(*loader.rotary));
+    }
   }
 
   /// O ← keep·O + weights·V of one KV head over Vectors vectors of columns from c on.
@@ -443,8 +497,9 @@ struct decode_task {
   }
 
   /// Multiplies the weights of one KV head by the scales of their values, one for each token.
-  HWY_NOINLINE void scale_weights(const row_list& list, index_t count, index_t kv) const {
-    const index_t head_bytes = (rows.first_kv + kv) * problem.v.scales.head_bytes;
+  HWY_NOINLINE void scale_weights(const row_walk& values, index_t count, index_t kv) const {
+    const index_t head_bytes = (rows.first_kv + kv) * values.piece().scales.head_bytes;
+    const row_list& list = values.list(0);
     for_each_group(kv, [&](index_t slot, index_t) {
       float* const weights = scores_of(slot);
       for (index_t t = 0; t < count; ++t) {
@@ -454,95 +509,72 @@ struct decode_task {
     });
   }
 
-  /// Asks for the pages of the kv-th share of a block's rows. A core hardly goes on while it looks up an address; it
-  /// looks up a few together in the time of one.
-  HWY_INLINE void fetch_pages_of(const cache_tensor& from, const row_list& block, index_t kv) const {
-    const index_t keys_of_block = decode_keys(problem);
-    const index_t heads_of_page = strides_of_page(from.rows.head_bytes);
-    index_t tokens_of_page = strides_of_page(from.rows.token_bytes);
-    if (from.is_paged()) tokens_of_page = (std::min)(tokens_of_page, from.rows.page_tokens);
-    for (index_t t = keys_of_block * kv / rows.kv_count; t < keys_of_block * (kv + 1) / rows.kv_count;
-         t += tokens_of_page)
-      for (index_t head = 0; head < rows.kv_count; head += heads_of_page)
-        fetch_page(block.rows[t] + (rows.first_kv + head) * from.rows.head_bytes);
-  }
-
-  /// Lists the block at `first`. Where a row is not there, the one of the list `before` stays: asking for it again costs
-  /// nothing.
-  HWY_INLINE void list_block(const cache_tensor& from, index_t first, const row_list& before,
-                             row_list& list) const {
+  /// Asks for the pages of the kv-th share of the rows `ahead` blocks on. A core hardly goes on while it looks up an
+  /// address; it looks up a few together in the time of one.
+  HWY_INLINE void fetch_pages_of(const row_walk& walk, index_t ahead, index_t kv) const {
     const index_t block = decode_keys(problem);
-    const index_t count = (std::clamp)(problem.valid_keys.end - first, index_t{0}, block);
-    if (count > 0) list_rows(from, first, count, list);
-    for (index_t n = count; n < block; ++n) list.rows[n] = before.rows[n];
+    const row_layout& layout = walk.piece().rows;
+    const index_t heads_of_page = strides_of_page(layout.head_bytes);
+    index_t tokens_of_page = strides_of_page(layout.token_bytes);
+    if (layout.page_tokens > 0) tokens_of_page = (std::min)(tokens_of_page, layout.page_tokens);
+    for (index_t t = block * kv / rows.kv_count; t < block * (kv + 1) / rows.kv_count; t += tokens_of_page)
+      for (index_t head = 0; head < rows.kv_count; head += heads_of_page)
+        fetch_page(walk.list(ahead).rows[t] + (rows.first_kv + head) * layout.head_bytes);
   }
-
-  /// The lists of a walk through blocks, each of which is made once.
-  struct walking_lists {
-    const decode_task& task;
-    const cache_tensor& from;
-    row_list* lists;
-    index_t at = 0;
-
-    HWY_INLINE row_list& list(index_t ahead) const { return lists[(at + ahead) % 3]; }
-    HWY_NOINLINE void begin(index_t first) {
-      const index_t block = decode_keys(task.problem);
-      at = 0;
-      std::fill_n(lists[0].rows, block, from.rows.row(first, 0));
-      for (index_t n = 0; n < 3; ++n)
-        task.list_block(from, first + n * block, lists[n > 0 ? n - 1 : 0], lists[n]);
-    }
-    HWY_INLINE void move_on(index_t first) {
-      at = (at + 1) % 3;
-      task.list_block(from, first + 2 * decode_keys(task.problem), list(1), list(2));
-    }
-  };
 
   /// All blocks of the split. While a block is multiplied the same place of the next one is prefetched: requests
   /// then come as evenly as they can be answered. Its pages come before: those of values while the keys are
   /// multiplied, those of keys with the values of the block before.
   template <pairing Layout>
   HWY_NOINLINE void walk(bool finite_values) const {
-    walking_lists key_lists{*this, problem.k, scratch.keys}, value_lists{*this, problem.v, scratch.values};
+    const index_t block = decode_keys(problem);
+    row_walk key_walk(problem.k, block, problem.valid_keys.end, scratch.keys),
+        value_walk(problem.v, block, problem.valid_keys.end, scratch.values);
     for (index_t n = 0; n < problem.run_count; ++n) {
       const key_run& run = problem.runs[n];
-      const row_range part = intersection(keys, {run.begin, run.end});
-      if (is_empty(part)) continue;
-      begin_run(run, part.begin);
-      key_lists.begin(part.begin), value_lists.begin(part.begin);
-      for (index_t first = part.begin; first < part.end; first += decode_keys(problem)) {
-        if (first > part.begin) key_lists.move_on(first), value_lists.move_on(first);
-        attend_block<Layout>(key_lists, value_lists, first,
-                             (std::min)(decode_keys(problem), part.end - first), finite_values);
+      row_range part = intersection(keys, {run.begin, run.end});
+      while (!is_empty(part)) {
+        // Consecutive positions, and keys and values in one piece each.
+        const index_t end = (std::min)({part.end, key_walk.begin(part.begin), value_walk.begin(part.begin)});
+        begin_run(run, part.begin);
+        for (index_t first = part.begin; first < end; first += block) {
+          if (first > part.begin) key_walk.move_on(), value_walk.move_on();
+          attend_block<Layout>(key_walk, value_walk, first, (std::min)(block, end - first), finite_values);
+        }
+        part.begin = end;
       }
     }
   }
 
   template <pairing Layout>
-  HWY_INLINE void attend_block(const walking_lists& key_lists, const walking_lists& value_lists,
-                               index_t first, index_t count, bool finite_values) const {
-    list_scales(problem.k, first, count, key_lists.list(0));
-    list_scales(problem.v, first, count, value_lists.list(0));
-    if (loader.rotary) place_queries(first);
+  HWY_INLINE void attend_block(const row_walk& key_walk, const row_walk& value_walk, index_t first,
+                               index_t count, bool finite_values) const {
+    list_scales(problem.k, first, count, key_walk.list(0));
+    list_scales(problem.v, first, count, value_walk.list(0));
+    if (rotates == key_rotation::by_steps) place_queries(first);
+    if (rotates == key_rotation::by_angles) place_keys(first, count);
     for (index_t kv = 0; kv < rows.kv_count; ++kv) {
-      if (loader.rotary) turn_queries(kv);
-      fetch_pages_of(problem.v, value_lists.list(1), kv);
-      score<Layout>(key_lists, count, kv);
+      if (rotates == key_rotation::by_steps) turn_queries(kv);
+      fetch_pages_of(value_walk, 1, kv);
+      if (rotates == key_rotation::by_call)
+        score_copies<Layout>(first, count, kv);
+      else
+        score<Layout>(key_walk, count, kv);
     }
     const bool all_seen = all_see(first, count);
     for (index_t kv = 0; kv < rows.kv_count; ++kv)
       for_each_group(
           kv, [&](index_t slot, index_t members) HWY_ATTR { weigh(slot, members, first, count, all_seen); });
     for (index_t kv = 0; kv < rows.kv_count; ++kv) {
-      fetch_pages_of(problem.k, key_lists.list(2), kv);
-      if (problem.v.type == storage::int8_by_token) scale_weights(value_lists.list(0), count, kv);
-      with_reader(problem.v, value_lists.list(0), count, rows.first_kv + kv, problem.value_dim,
-                  scratch.block_scales, [&](const auto& reader) HWY_ATTR {
-                    if (finite_values)
-                      add_values(reader, value_lists.list(1), count, kv);
-                    else
-                      add_seen_values(reader, count, kv);
-                  });
+      fetch_pages_of(key_walk, 2, kv);
+      if (problem.v.type == storage::int8_by_token) scale_weights(value_walk, count, kv);
+      value_walk.with_reader(count, rows.first_kv + kv, problem.value_dim, scratch.block_scales,
+                             [&](const auto& reader) HWY_ATTR {
+                               if (finite_values)
+                                 add_values(reader, value_walk.list(1), count, kv);
+                               else
+                                 add_seen_values(reader, count, kv);
+                             });
     }
   }
 
@@ -562,7 +594,7 @@ struct decode_task {
     if (problem.bias.kind == distance_bias::form::linear)
       for (index_t i = problem.valid_queries.begin; i < problem.valid_queries.end; ++i)
         scratch.nearest[i] = nearest_distance(problem, i);
-    if (loader.rotary)
+    if (rotates == key_rotation::by_steps)
       for (index_t p = 0; p < loader.pack.pairs; ++p)
         scratch.block_phases[p] =
             (loader.rotary->phase_per_token[static_cast<std::size_t>(p)] * decode_keys(problem)).hi;

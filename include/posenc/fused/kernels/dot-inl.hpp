@@ -26,13 +26,21 @@ HWY_INLINE float_vector fold(float_vector low, float_vector high) {
   return hn::Add(even, odd);
 }
 
+/// The angles of the keys of a block, `stride` floats each.
+struct key_table {
+  const float* angles;
+  index_t stride;
+
+  [[nodiscard]] HWY_INLINE step_angles step(index_t t) const { return {angles + t * stride}; }
+};
+
 /// q_r · k_t, r < Rows, for `count` keys as they lie in memory, rotated by rows 0, 1, … of the table, and packed
 /// queries (decode_task::turned_row): a vector per key into `sums`, lanes()/decode_group parts of each row's sum.
 /// One key after the other, in the order of memory; the row that takes its place in the next block (`next`) is
 /// prefetched meanwhile. Whole vectors first: no branch is left in the loops, and every sum stays in a register.
 template <int Rows, pairing Layout, class Reader>
-HWY_NOINLINE void dot_keys(const key_loader& keys, const Reader& reader, index_t count, const float* q,
-                           float* sums, const row_list& next) {
+HWY_NOINLINE void dot_keys(const key_loader& keys, const key_table& table, const Reader& reader,
+                           index_t count, const float* q, float* sums, const row_list& next) {
   static_assert(Rows >= 1 && Rows <= decode_group);
   const float_tag d;
   const packed_head pack = keys.pack;
@@ -69,7 +77,7 @@ HWY_NOINLINE void dot_keys(const key_loader& keys, const Reader& reader, index_t
   }
 
   for (index_t t = 0; t < count; ++t, sums += width) {
-    const step_angles step = keys.step(t);
+    const step_angles step = table.step(t);
     const auto key = reader(t);
     const auto slice = key + offset;
     const index_t ahead = bytes_between(reader.list.rows[t], next.rows[t]);
@@ -104,13 +112,13 @@ HWY_NOINLINE void dot_keys(const key_loader& keys, const Reader& reader, index_t
 
 /// dot_keys for a number of rows known at run time.
 template <pairing Layout, class Reader>
-HWY_INLINE void dot_rows(index_t rows, const key_loader& keys, const Reader& reader, index_t count,
-                         const float* q, float* sums, const row_list& next) {
-  if (rows == 1) return dot_keys<1, Layout>(keys, reader, count, q, sums, next);
+HWY_INLINE void dot_rows(index_t rows, const key_loader& keys, const key_table& table, const Reader& reader,
+                         index_t count, const float* q, float* sums, const row_list& next) {
+  if (rows == 1) return dot_keys<1, Layout>(keys, table, reader, count, q, sums, next);
   if constexpr (decode_group > 1) {
-    if (rows == 2) return dot_keys<2, Layout>(keys, reader, count, q, sums, next);
-    if (rows == 3) return dot_keys<3, Layout>(keys, reader, count, q, sums, next);
-    return dot_keys<4, Layout>(keys, reader, count, q, sums, next);
+    if (rows == 2) return dot_keys<2, Layout>(keys, table, reader, count, q, sums, next);
+    if (rows == 3) return dot_keys<3, Layout>(keys, table, reader, count, q, sums, next);
+    return dot_keys<4, Layout>(keys, table, reader, count, q, sums, next);
   }
 }
 

@@ -17,11 +17,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 
-/// Floats from one row of the step table to the next.
-HWY_INLINE index_t step_stride(const attention_problem& problem) {
-  return 2 * round_up(problem.rotary->pairs(), lanes());
-}
-
 /// True where the step table is used: by keys that rotate on load and by many queries, whose phases add up.
 HWY_INLINE bool needs_step_table(const attention_problem& problem, const task_plan& plan) {
   return problem.rotary && problem.splits_positions && problem.rotary->pairs() > 0 &&
@@ -32,14 +27,14 @@ HWY_INLINE key_loader loader_of(const attention_problem& problem, const task_pla
                                 const float* shared) {
   const rotation* const rotary = problem.keys_are_rotated ? nullptr : problem.rotary;
   return {problem, rotary, packing_of(rotary, problem.head_dim), shared,
-          needs_step_table(problem, plan) ? step_stride(problem) : 0};
+          needs_step_table(problem, plan) ? step_stride(*problem.rotary) : 0};
 }
 
 HWY_INLINE index_t table_rows(const attention_problem& problem, const task_plan& plan) {
   return plan.decode ? decode_keys(problem) : prefill_keys;
 }
 HWY_INLINE index_t table_floats(const attention_problem& problem, const task_plan& plan) {
-  return needs_step_table(problem, plan) ? table_rows(problem, plan) * step_stride(problem) : 0;
+  return needs_step_table(problem, plan) ? table_rows(problem, plan) * step_stride(*problem.rotary) : 0;
 }
 
 inline HWY_NOINLINE void plan_prefill(const attention_problem& problem, const packed_head& pack,
@@ -103,7 +98,7 @@ inline HWY_NOINLINE task_plan plan(const attention_problem& problem) {
 
 inline HWY_NOINLINE void prepare(const attention_problem& problem, const task_plan& plan, float* shared) {
   if (needs_step_table(problem, plan))
-    fill_step_table(*problem.rotary, table_rows(problem, plan), step_stride(problem), shared);
+    fill_step_table(*problem.rotary, table_rows(problem, plan), step_stride(*problem.rotary), shared);
 }
 
 /// The heads of group `group` of a decode: chunks of the query heads first, KV heads after.

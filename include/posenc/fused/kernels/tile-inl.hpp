@@ -23,7 +23,7 @@ inline constexpr index_t tile_rows_ahead = 16;
 HWY_INLINE void fetch_tile_row(const cache_tensor& from, index_t first, index_t t, index_t count,
                                index_t head, index_t channels) {
   if (t + tile_rows_ahead < count)
-    fetch_to_read(from.rows.row(first + t + tile_rows_ahead, head), row_bytes(from.type, channels));
+    fetch_to_read(from.row(first + t + tile_rows_ahead, head), row_bytes(from.type, channels));
 }
 
 /// A row as floats, zeros up to a whole vector.

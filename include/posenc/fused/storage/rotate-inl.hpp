@@ -62,25 +62,62 @@ HWY_INLINE token_place place_of(const row_positions& positions, index_t row) {
   return {positions[row], positions.place(row)};
 }
 
+/// Below this |position| a product of it and 64 bits of a phase is off by 2^-33 of a turn at most, and one of it and a
+/// float frequency is reduced in double.
+inline constexpr position near_position = position{1} << 30;
+
+/// The phases of the float32 angles position·frequency, as frameworks round them. Turns are taken off in double: the
+/// product with 1/2π in two parts, exact to 2^-50 of a turn.
+inline HWY_NOINLINE void framework_phases(const rotation& rotary, const token_place& place,
+                                          std::int32_t* phases) {
+  constexpr double turns_of_radian = 0.15915494309189535, rest_of_turns = -9.839338337591243e-18;
+  for (index_t p = 0; p < rotary.pairs(); ++p) {
+    const float angle = static_cast<float>(place.of_pair(rotary, p)) *
+                        rotary.framework_frequencies[static_cast<std::size_t>(p)];
+    const auto x = static_cast<double>(angle);
+    const double whole = std::nearbyint(x * turns_of_radian);
+    const double turns = std::fma(x, turns_of_radian, -whole) + x * rest_of_turns;
+    phases[p] = static_cast<std::int32_t>(
+        static_cast<std::uint32_t>(static_cast<std::int64_t>(std::nearbyint(turns * 0x1p32))));
+  }
+}
+
+/// True where no pair of a token stands beyond near_position.
+HWY_INLINE bool is_near(const rotation& rotary, const token_place& place) {
+  const auto near = [](position at) { return at > -near_position && at < near_position; };
+  if (place.axes) return std::all_of(place.axes->begin(), place.axes->end(), near);
+  return near(place.token) && near(place.token + rotary.text_shift);
+}
+
 /// The angles of a token. `factor` multiplies cos and sin; the growth of xPos is that of this side between its origin
 /// and the token.
 inline HWY_NOINLINE void token_angles(const rotation& rotary, const token_place& place, rotation_side side,
                                       float factor, position growth_origin, float* cosines, float* sines) {
   const position token = place.token;
   const index_t pairs = rotary.pairs();
-  if (rotary.framework_frequencies.empty()) {
-    std::int32_t phases[most_pairs + vector_slack];
-    for (index_t p = 0; p < pairs; ++p)
-      phases[p] = top_bits(rotary.phase_per_token[static_cast<std::size_t>(p)] * place.of_pair(rotary, p));
-    std::memset(phases + pairs, 0, sizeof(std::int32_t) * vector_slack);
-    angles_of_phases(phases, pairs, factor, cosines, sines);
-  } else {
+  const bool by_framework = !rotary.framework_frequencies.empty();
+  std::int32_t phases[most_pairs + vector_slack];
+  if (by_framework && !is_near(rotary, place)) {
     for (index_t p = 0; p < pairs; ++p) {
       const cos_sin<float> angle = rotary.cos_sin_of_place<float>(p, place.of_pair(rotary, p));
       cosines[p] = angle.cos * factor;
       sines[p] = angle.sin * factor;
     }
     for (index_t p = pairs; p < round_up(pairs, lanes()); ++p) cosines[p] = sines[p] = 0;
+  } else {
+    if (by_framework) {
+      framework_phases(rotary, place, phases);
+    } else if (!rotary.axis_of_pair.empty() && is_near(rotary, place)) {
+      for (index_t p = 0; p < pairs; ++p)
+        phases[p] = top_bits({rotary.phase_per_token[static_cast<std::size_t>(p)].hi *
+                                  static_cast<std::uint64_t>(place.of_pair(rotary, p)),
+                              0});
+    } else {
+      for (index_t p = 0; p < pairs; ++p)
+        phases[p] = top_bits(rotary.phase_per_token[static_cast<std::size_t>(p)] * place.of_pair(rotary, p));
+    }
+    std::memset(phases + pairs, 0, sizeof(std::int32_t) * vector_slack);
+    angles_of_phases(phases, pairs, factor, cosines, sines);
   }
   if (rotary.growth_per_token.empty()) return;
   const double distance =
@@ -99,6 +136,9 @@ struct step_angles {
   [[nodiscard]] HWY_INLINE float_vector cos(index_t pair) const { return load(row + 2 * pair); }
   [[nodiscard]] HWY_INLINE float_vector sin(index_t pair) const { return load(row + 2 * pair + lanes()); }
 };
+
+/// Floats from one row of a table of such angles to the next.
+HWY_INLINE index_t step_stride(const rotation& rotary) { return 2 * round_up(rotary.pairs(), lanes()); }
 
 HWY_INLINE void store_step(index_t pair, float_vector cosine, float_vector sine, float* row) {
   store(cosine, row + 2 * pair);

@@ -129,16 +129,19 @@ HWY_INLINE index_t bytes_between(const char* from, const char* to) {
 }
 
 /// Lists rows [first, first + count).
-HWY_INLINE void list_rows(const cache_tensor& from, index_t first, index_t count, row_list& list) {
-  from.rows.for_each_row(first, count, [&](index_t n, const char* at) { list.rows[n] = at; });
+HWY_INLINE void list_rows(const row_layout& from, index_t first, index_t count, row_list& list) {
+  from.for_each_row(first, count, [&](index_t n, const char* at) { list.rows[n] = at; });
 }
+/// Lists the scales of rows [first, first + count), which lie in one piece.
 inline HWY_NOINLINE void list_scales(const cache_tensor& from, index_t first, index_t count, row_list& list) {
+  const row_layout& scales = from.piece_of(first).scales;
+  first = from.row_in_piece(first);
   if (from.type == storage::int8_by_token)
-    return from.scales.for_each_row(first, count, [&](index_t n, const char* at) { list.scales[n] = at; });
+    return scales.for_each_row(first, count, [&](index_t n, const char* at) { list.scales[n] = at; });
   if (from.type != storage::int8_by_channel) return;
   for (index_t n = 0; n < count;) {
     const index_t group = (first + n) / from.group_tokens;
-    const char* const at = from.scales.row(group, 0);
+    const char* const at = scales.row(group, 0);
     for (const index_t end = (std::min)(count, (group + 1) * from.group_tokens - first); n < end; ++n)
       list.scales[n] = at;
   }
@@ -189,39 +192,83 @@ inline HWY_NOINLINE void list_block_scales(const row_list& list, index_t head_by
   }
 }
 
-/// Calls `with` with a reader of the first `count` listed rows of a head. The scales of int8_by_token are left out: they
-/// belong to weights. \param scratch block_scale_floats
-template <class With>
-HWY_INLINE void with_reader(const cache_tensor& from, const row_list& list, index_t count, index_t head,
-                            index_t channels, float* scratch, With&& with) {
-  const index_t at = head * from.rows.head_bytes;
-  switch (from.type) {
-    case storage::float32:
-      return with(plain_reader<float>{list, at});
-    case storage::bfloat16:
-      return with(plain_reader<bfloat16_bits>{list, at});
-    case storage::float16:
-      return with(plain_reader<float16_bits>{list, at});
-    case storage::float8_e4m3:
-      return with(plain_reader<float8_bits>{list, at});
-    case storage::int8_by_channel:
-      return with(channel_reader{list, at, head * from.scales.head_bytes});
-    case storage::int8_by_token:
-      return with(plain_reader<std::int8_t>{list, at});
-    case storage::q8_0:
-      list_block_scales(list, at, count, channels / q8_0_channels, scratch);
-      return with(block_reader{list, at, scratch, channels / q8_0_channels});
+/// The rows of a tensor block by block: the lists of the block at hand, of the next one and of the one after.
+class row_walk {
+ public:
+  /// \param lists three of them
+  row_walk(const cache_tensor& of, index_t block, index_t end, row_list* lists)
+      : of_(of), block_(block), end_of_rows_(end), lists_(lists) {}
+
+  /// Begins at row `first`. Returns the row at which the piece ends that it lies in; the walk does too.
+  HWY_NOINLINE index_t begin(index_t first) {
+    piece_ = &of_.piece_of(first);
+    end_ = first < of_.before_tokens ? (std::min)(of_.before_tokens, end_of_rows_) : end_of_rows_;
+    offset_ = first - of_.row_in_piece(first);
+    at_ = 0;
+    next_ = first;
+    std::fill_n(lists_[2].rows, block_, piece_->rows.row(first - offset_, 0));
+    for (index_t n = 0; n < 3; ++n) list_block(lists_[(n + 2) % 3], lists_[n]);
+    return end_;
   }
-}
+  /// Goes on to the next block.
+  HWY_INLINE void move_on() {
+    at_ = (at_ + 1) % 3;
+    list_block(list(1), list(2));
+  }
+
+  /// `ahead` blocks after the one at hand.
+  [[nodiscard]] HWY_INLINE row_list& list(index_t ahead) const { return lists_[(at_ + ahead) % 3]; }
+  [[nodiscard]] HWY_INLINE const cache_tensor::piece& piece() const { return *piece_; }
+
+  /// Calls `with` with a reader of the first `count` rows at hand of a head. The scales of int8_by_token are left out:
+  /// they belong to weights. \param scratch block_scale_floats
+  template <class With>
+  HWY_INLINE void with_reader(index_t count, index_t head, index_t channels, float* scratch,
+                              With&& with) const {
+    const row_list& rows = list(0);
+    const index_t at = head * piece_->rows.head_bytes;
+    switch (of_.type) {
+      case storage::float32:
+        return with(plain_reader<float>{rows, at});
+      case storage::bfloat16:
+        return with(plain_reader<bfloat16_bits>{rows, at});
+      case storage::float16:
+        return with(plain_reader<float16_bits>{rows, at});
+      case storage::float8_e4m3:
+        return with(plain_reader<float8_bits>{rows, at});
+      case storage::int8_by_channel:
+        return with(channel_reader{rows, at, head * piece_->scales.head_bytes});
+      case storage::int8_by_token:
+        return with(plain_reader<std::int8_t>{rows, at});
+      case storage::q8_0:
+        list_block_scales(rows, at, count, channels / q8_0_channels, scratch);
+        return with(block_reader{rows, at, scratch, channels / q8_0_channels});
+    }
+  }
+
+ private:
+  /// Lists the next block. Where a row is not there, the one of the list `before` stays: asking for it again costs
+  /// nothing.
+  HWY_INLINE void list_block(const row_list& before, row_list& list) {
+    const index_t count = (std::clamp)(end_ - next_, index_t{0}, block_);
+    if (count > 0) list_rows(piece_->rows, next_ - offset_, count, list);
+    for (index_t n = count; n < block_; ++n) list.rows[n] = before.rows[n];
+    next_ += block_;
+  }
+
+  const cache_tensor& of_;
+  index_t block_, end_of_rows_;
+  row_list* lists_;
+  const cache_tensor::piece* piece_ = nullptr;
+  index_t at_ = 0, next_ = 0, end_ = 0, offset_ = 0;
+};
 
 /// Calls `with` with one row of a cache, scales and all.
 template <class With>
 HWY_INLINE void with_row(const cache_tensor& from, index_t token, index_t head, index_t channels,
                          With&& with) {
-  const char* const at = from.rows.row(token, head);
-  const auto scales = [&] {
-    return reinterpret_cast<const float*>(from.scales.row(token / from.group_tokens, head));
-  };
+  const char* const at = from.row(token, head);
+  const auto scales = [&] { return reinterpret_cast<const float*>(from.scale_row(token, head)); };
   switch (from.type) {
     case storage::float32:
       return with(reinterpret_cast<const float*>(at));
