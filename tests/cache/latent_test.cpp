@@ -359,7 +359,7 @@ void expect_turning(const turning_oracle& oracle, const E& rope, const std::vect
       return std::vector<float>(out.data(), out.data() + out.size());
     };
     sweep::on_every_target([&](const char* target) {
-      SCOPED_TRACE(std::string(target) + ", " + std::to_string(queries) + " queries");
+      SCOPED_TRACE(std::string(target) + ", " + std::to_string(q.tokens) + " queries");
       EXPECT_LE(distance_of(run(k.view(), v.view(), options), expected), 1e-6);
       EXPECT_LE(distance_of(run(k.view(), v_paged, options), expected), 1e-6);
       EXPECT_LE(
