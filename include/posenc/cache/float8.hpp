@@ -20,7 +20,8 @@ struct float8_e4m3 {
   std::uint8_t bits = 0;
 
   constexpr float8_e4m3() = default;
-  /// Nearest, ties to even; what rounds beyond ±448, infinities and NaN become NaN, as in PyTorch.
+  /// Nearest, ties to even; what lies beyond ±448 becomes ±448, infinities too, and NaN stays NaN, as in PyTorch 2.15
+  /// (older ones made NaN of what rounds beyond ±448).
   constexpr explicit float8_e4m3(float value) noexcept : bits(nearest(value)) {}
   [[nodiscard]] static constexpr float8_e4m3 of_bits(std::uint8_t pattern) noexcept {
     float8_e4m3 result;
@@ -46,7 +47,7 @@ struct float8_e4m3 {
     std::uint32_t kept = 0, rest = 0, half = 0;
     if (size >= first_normal) {
       const std::uint32_t moved = size - (120u << 23);
-      kept = size > 0x7f80'0000u ? 0x7fu : moved >> 20, rest = moved & 0xf'ffffu, half = 0x8'0000u;
+      kept = moved >> 20, rest = moved & 0xf'ffffu, half = 0x8'0000u;
     } else {
       // In steps of 2^-9: the fraction with its leading one, shifted by what the exponent lacks.
       const std::uint32_t exponent = size >> 23, shift = 141u - exponent;
@@ -56,7 +57,7 @@ struct float8_e4m3 {
       half = 1u << (shift - 1u);
     }
     if (rest > half || (rest == half && (kept & 1u) != 0)) ++kept;
-    return static_cast<std::uint8_t>(sign | (kept > 0x7eu ? 0x7fu : kept));
+    return static_cast<std::uint8_t>(sign | (size > 0x7f80'0000u ? 0x7fu : kept > 0x7eu ? 0x7eu : kept));
   }
 };
 static_assert(sizeof(float8_e4m3) == 1);
