@@ -89,10 +89,11 @@ struct decode_rows_of_task {
   index_t first_kv, kv_count;
   index_t in_group, count;
   index_t queries, group;
+  bool copies_keys = false;  ///< one KV head at a time
 
   [[nodiscard]] index_t rows_of_kv() const { return count * queries; }
   /// One row for each KV head: the rows of several heads make a group.
-  [[nodiscard]] bool has_single_rows() const { return rows_of_kv() == 1; }
+  [[nodiscard]] bool has_single_rows() const { return rows_of_kv() == 1 && !copies_keys; }
   [[nodiscard]] index_t slots_of_kv() const {
     return has_single_rows() ? 1 : round_up(rows_of_kv(), decode_group);
   }
