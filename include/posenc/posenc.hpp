@@ -54,8 +54,8 @@
 #include <posenc/encodings/t5_bias.hpp>
 #include <posenc/encodings/xpos.hpp>
 #include <posenc/errors.hpp>
-#include <posenc/parameters.hpp>
 #include <posenc/masks.hpp>
+#include <posenc/parameters.hpp>
 #include <posenc/positions.hpp>
 #include <posenc/rope/apply.hpp>
 #include <posenc/rope/convert_pairing.hpp>
