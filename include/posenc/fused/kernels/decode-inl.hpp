@@ -497,7 +497,7 @@ struct decode_task {
       add_columns<value_vectors, false>(from(c), count, kv, c);
     if constexpr (Reader::loads_parts_fast) {
       if (c + 3 * width < end) return add_columns<4, true>(from(c), count, kv, c);
-      if (c + 2 * width < end) add_columns<2, false>(from(c), count, kv, c), c += 2 * width;
+      if (c + 2 * width < end) return add_columns<3, true>(from(c), count, kv, c);
       if (c + width < end) return add_columns<2, true>(from(c), count, kv, c);
       if (c < end) add_columns<1, true>(from(c), count, kv, c);
     } else {
