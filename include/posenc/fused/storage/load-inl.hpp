@@ -132,6 +132,7 @@ inline constexpr bool loads_parts = (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3) || 
 template <class T>
 HWY_INLINE float_vector load_first(const T* from, index_t count) {
   if (count >= lanes()) return load(from);
+  if (HWY_TARGET == HWY_SCALAR) return hn::Zero(float_tag());  // none are left
   const auto some = static_cast<std::size_t>(count);
   HWY_ALIGN T buffer[HWY_MAX_BYTES / sizeof(float)] = {};
   if constexpr (std::is_same_v<T, float> && loads_parts<T>) {
