@@ -84,9 +84,9 @@ inline HWY_NOINLINE void framework_phases(const rotation& rotary, const token_pl
 
 /// True where no pair of a token stands beyond near_position.
 HWY_INLINE bool is_near(const rotation& rotary, const token_place& place) {
-  const auto near = [](position at) { return at > -near_position && at < near_position; };
-  if (place.axes) return std::all_of(place.axes->begin(), place.axes->end(), near);
-  return near(place.token) && near(place.token + rotary.text_shift);
+  const auto is_small = [](position at) { return at > -near_position && at < near_position; };
+  if (place.axes) return std::all_of(place.axes->begin(), place.axes->end(), is_small);
+  return is_small(place.token) && is_small(place.token + rotary.text_shift);
 }
 
 /// The angles of a token. `factor` multiplies cos and sin; the growth of xPos is that of this side between its origin
