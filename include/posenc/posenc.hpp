@@ -23,6 +23,7 @@
 /// for encodings of your own).
 #pragma once
 
+#include <posenc/attention/backward.hpp>
 #include <posenc/attention/batch.hpp>
 #include <posenc/attention/merge.hpp>
 #include <posenc/attention/options.hpp>
@@ -39,6 +40,7 @@
 #include <posenc/encodings/any_encoding.hpp>
 #include <posenc/encodings/bias_table.hpp>
 #include <posenc/encodings/learned_absolute.hpp>
+#include <posenc/encodings/learned_rope.hpp>
 #include <posenc/encodings/logit_scale.hpp>
 #include <posenc/encodings/multi_axis_rope.hpp>
 #include <posenc/encodings/position_ids.hpp>
@@ -53,6 +55,7 @@
 #include <posenc/encodings/xpos.hpp>
 #include <posenc/errors.hpp>
 #include <posenc/masks.hpp>
+#include <posenc/parameters.hpp>
 #include <posenc/positions.hpp>
 #include <posenc/rope/apply.hpp>
 #include <posenc/rope/convert_pairing.hpp>

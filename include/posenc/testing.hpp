@@ -24,6 +24,7 @@
 /// | merged_equals_whole | every encoding | log-sum-exps that do not fit, sinks counted twice |
 /// | strided_equals_packed | every attention function | a stride ignored, bytes between rows touched |
 /// | gradient | every encoding that takes automatic-differentiation scalars | values that hide from derivatives |
+/// | backward | every encoding | adjoints of an encoding, or a backward, that do not fit the forward |
 ///
 /// Properties do not catch everything: both pairings of RoPE pass all of them. Compare with known values too.
 #pragma once

@@ -133,13 +133,15 @@ class score_row {
     if constexpr (scales<E>) scale_ *= static_cast<sum>(scale_of(encoding, number(), here()));
   }
 
-  /// τ·σ·( q̂·k̂ + q·r )
-  [[nodiscard]] sum scaled(index_t j) const {
+  /// q̂·k̂ + q·r
+  [[nodiscard]] sum product(index_t j) const {
     sum score = dot<sum>(rotated_, keys_[static_cast<std::size_t>(j)]);
     if constexpr (has_relative_key<E>)
       score += dot<sum>(query_, encoding_.relative_key(number(), call_.key_positions[j] - here()));
-    return sum(score * scale_);
+    return score;
   }
+  /// τ·σ·( q̂·k̂ + q·r )
+  [[nodiscard]] sum scaled(index_t j) const { return sum(product(j) * scale_); }
   [[nodiscard]] sum capped(index_t j) const {
     using std::tanh;
     const sum score = scaled(j);
@@ -164,6 +166,12 @@ class score_row {
     if (is_minus_infinity(score)) return std::nullopt;  // as may an infinite product
     return score;
   }
+
+  /// What the backward needs: q, q̂, k̂ and τ·σ.
+  [[nodiscard]] const std::vector<Work>& query() const { return query_; }
+  [[nodiscard]] const std::vector<Work>& rotated() const { return rotated_; }
+  [[nodiscard]] const std::vector<Work>& key(index_t j) const { return keys_[static_cast<std::size_t>(j)]; }
+  [[nodiscard]] const sum& factor() const { return scale_; }
 
  private:
   [[nodiscard]] int number() const { return static_cast<int>(head_); }

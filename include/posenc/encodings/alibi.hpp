@@ -40,6 +40,7 @@
 #include <posenc/detail/floating.hpp>
 #include <posenc/encoding.hpp>
 #include <posenc/errors.hpp>
+#include <posenc/parameters.hpp>
 #include <posenc/positions.hpp>
 
 namespace posenc::inline v0_2 {
@@ -133,6 +134,20 @@ class alibi {
     return {-slope, form_ == alibi_form::symmetric ? slope : -slope};
   }
   [[nodiscard]] alibi_form form() const noexcept { return form_; }
+
+  /// What is learned (parameters.hpp): "slopes", heads × 1. A slope must stay positive or zero.
+  [[nodiscard]] parameter_list<double> parameters() const {
+    return parameter_list<double>().add(
+        "slopes", Eigen::Map<const Eigen::VectorXd>(slopes_.data(), static_cast<Eigen::Index>(heads())));
+  }
+  [[nodiscard]] alibi with_parameters(const parameter_list<double>& p) const {
+    return from_slopes(p.values(), form_);
+  }
+  template <class S>
+  void bias_adjoint(int head, position offset, const S& d, std::span<S> gradient) const {
+    const S distance = static_cast<S>(form_ == alibi_form::symmetric && offset > 0 ? -offset : offset);
+    gradient[static_cast<std::size_t>(head)] += S(d * distance);
+  }
 
  private:
   alibi(std::vector<double> slopes, alibi_form form) : slopes_(std::move(slopes)), form_(form) {

@@ -57,6 +57,16 @@ class bias_table {
     return by_head_(shared_ ? 0 : head, row);
   }
 
+  /// The numbers as heads × rows (1 × rows where they are shared), and a table of the same form with others.
+  [[nodiscard]] const row_major_matrix<T>& values() const noexcept { return by_head_; }
+  [[nodiscard]] bias_table with_values(row_major_matrix<T> by_head) const {
+    return bias_table(std::move(by_head), shared_);
+  }
+  /// Where the number of a head and a row lies in values().
+  [[nodiscard]] std::size_t place(int head, index_t row) const noexcept {
+    return static_cast<std::size_t>((shared_ ? 0 : head) * rows() + row);
+  }
+
   [[nodiscard]] index_t rows() const noexcept { return by_head_.cols(); }
   /// The number of query heads; none when they all share one column.
   [[nodiscard]] std::optional<index_t> heads() const noexcept {

@@ -27,6 +27,7 @@
 #include <posenc/detail/floating.hpp>
 #include <posenc/detail/table.hpp>
 #include <posenc/errors.hpp>
+#include <posenc/parameters.hpp>
 #include <posenc/positions.hpp>
 #include <posenc/rope/phase.hpp>
 #include <posenc/views.hpp>
@@ -103,6 +104,20 @@ class learned_absolute {
   }
 
   [[nodiscard]] const row_major_matrix<T>& table() const noexcept { return table_; }
+
+  /// What is learned (parameters.hpp): "table", rows × width.
+  [[nodiscard]] parameter_list<double> parameters() const {
+    return parameter_list<double>().add("table", table_.template cast<double>());
+  }
+  [[nodiscard]] learned_absolute with_parameters(const parameter_list<double>& p) const {
+    return learned_absolute(p["table"].template cast<T>(), {.row_offset = row_offset_});
+  }
+  template <class S>
+  void embed_adjoint(std::span<const S> d_row, position p, std::span<S> gradient) const {
+    const auto first = static_cast<std::size_t>((p + row_offset_) * width());
+    for (std::size_t c = 0; c < d_row.size(); ++c) gradient[first + c] += d_row[c];
+  }
+
   [[nodiscard]] index_t rows() const noexcept { return table_.rows(); }
   [[nodiscard]] index_t width() const noexcept { return table_.cols(); }
   [[nodiscard]] index_t row_offset() const noexcept { return row_offset_; }

@@ -8,9 +8,11 @@
 #pragma once
 
 #include <cmath>
+#include <span>
 
 #include <posenc/detail/floating.hpp>
 #include <posenc/errors.hpp>
+#include <posenc/parameters.hpp>
 #include <posenc/positions.hpp>
 
 namespace posenc::inline v0_2 {
@@ -38,7 +40,19 @@ class logit_scale {
   /// Door *scale*: τ at a query position. \throws std::out_of_range when it is negative.
   [[nodiscard]] double scale(position query) const {
     detail::require_in_range(query >= 0, "logit_scale: position ", query, " is negative");
-    return 1 + beta_ * std::log1p(std::floor(static_cast<double>(query + first_) / interval_));
+    return 1 + beta_ * growth(query);
+  }
+
+  /// What is learned (parameters.hpp): "beta", one number.
+  [[nodiscard]] parameter_list<double> parameters() const {
+    return parameter_list<double>().add("beta", Eigen::Matrix<double, 1, 1>(beta_));
+  }
+  [[nodiscard]] logit_scale with_parameters(const parameter_list<double>& p) const {
+    return {p["beta"](0, 0), interval_, first_};
+  }
+  template <class S>
+  void scale_adjoint(int /*head*/, position query, const S& d, std::span<S> gradient) const {
+    gradient[0] += S(d * static_cast<S>(growth(query)));
   }
 
   [[nodiscard]] double beta() const noexcept { return beta_; }
@@ -53,6 +67,10 @@ class logit_scale {
                     " must be finite and not negative");
     detail::require(detail::is_finite(interval) && interval > 0, "logit_scale: an interval of ", interval,
                     " tokens");
+  }
+
+  [[nodiscard]] double growth(position query) const {
+    return std::log1p(std::floor(static_cast<double>(query + first_) / interval_));
   }
 
   double beta_;

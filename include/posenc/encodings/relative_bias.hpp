@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include <posenc/encodings/bias_table.hpp>
 #include <posenc/encodings/relative_clip.hpp>
 #include <posenc/errors.hpp>
+#include <posenc/parameters.hpp>
 #include <posenc/positions.hpp>
 
 namespace posenc::inline v0_2 {
@@ -50,6 +52,18 @@ class relative_bias {
 
   /// The farther clip, from which on the bias stays what it is.
   [[nodiscard]] position bias_reach() const noexcept { return (std::max)(clip_.left, clip_.right); }
+  /// What is learned (parameters.hpp): "table", heads × rows, or 1 × rows where heads share it.
+  [[nodiscard]] parameter_list<double> parameters() const {
+    return parameter_list<double>().add("table", table_.values().template cast<double>());
+  }
+  [[nodiscard]] relative_bias with_parameters(const parameter_list<double>& p) const {
+    return relative_bias(clip_, table_.with_values(p["table"].template cast<T>()));
+  }
+  template <class S>
+  void bias_adjoint(int head, position offset, const S& d, std::span<S> gradient) const {
+    gradient[table_.place(head, clip_.row(offset))] += d;
+  }
+
   /// The heads of the table; 0 where they share one column.
   [[nodiscard]] index_t bias_heads() const noexcept { return table_.heads().value_or(0); }
 

@@ -24,6 +24,7 @@
 #include <posenc/detail/table.hpp>
 #include <posenc/encodings/relative_clip.hpp>
 #include <posenc/errors.hpp>
+#include <posenc/parameters.hpp>
 #include <posenc/positions.hpp>
 #include <posenc/views.hpp>
 
@@ -52,7 +53,25 @@ class shaw {
   [[nodiscard]] const relative_clip& clip() const noexcept { return clip_; }
   [[nodiscard]] const row_major_matrix<T>& key_rows() const noexcept { return key_; }
 
+  /// What is learned (parameters.hpp): "key_rows", (left + right + 1) × head_dim.
+  [[nodiscard]] parameter_list<double> parameters() const {
+    return parameter_list<double>().add("key_rows", key_.template cast<double>());
+  }
+  [[nodiscard]] shaw with_parameters(const parameter_list<double>& p) const {
+    return shaw(clip_, p["key_rows"].template cast<T>());
+  }
+  template <class S>
+  void relative_key_adjoint(int /*head*/, position offset, std::span<const S> d_row,
+                            std::span<S> gradient) const {
+    add_to_row(offset, d_row, gradient);
+  }
+
  protected:
+  template <class S>
+  void add_to_row(position offset, std::span<const S> d_row, std::span<S> rows) const {
+    S* const row = rows.data() + static_cast<std::size_t>(clip_.row(offset)) * d_row.size();
+    for (std::size_t c = 0; c < d_row.size(); ++c) row[c] += d_row[c];
+  }
   void check(const row_major_matrix<T>& rows) const {
     detail::check_table(rows, "shaw");
     detail::check_clip(clip_, rows.rows(), "shaw");
@@ -84,6 +103,20 @@ class shaw_with_values : public shaw<T> {
   }
 
   [[nodiscard]] const row_major_matrix<T>& value_rows() const noexcept { return value_; }
+
+  /// What is learned: "key_rows" and "value_rows".
+  [[nodiscard]] parameter_list<double> parameters() const {
+    return shaw<T>::parameters().add("value_rows", value_.template cast<double>());
+  }
+  [[nodiscard]] shaw_with_values with_parameters(const parameter_list<double>& p) const {
+    return shaw_with_values(this->clip(), p["key_rows"].template cast<T>(),
+                            p["value_rows"].template cast<T>());
+  }
+  template <class S>
+  void relative_value_adjoint(int /*head*/, position offset, std::span<const S> d_row,
+                              std::span<S> gradient) const {
+    this->add_to_row(offset, d_row, gradient.subspan(static_cast<std::size_t>(this->key_rows().size())));
+  }
 
  private:
   row_major_matrix<T> value_;

@@ -96,6 +96,17 @@ class rope_table {
                        work(1));
   }
 
+  /// From the gradient of a rotated head to that of the head (parameters.hpp): the transpose of what rotate does.
+  template <class S>
+  void rotate_adjoint(std::span<const S> /*head*/, std::span<S> d_head, position p, rotation_side,
+                      std::span<S>) const {
+    check_rotate(static_cast<index_t>(d_head.size()), p);
+    for (index_t pair = 0; pair < shape_.pairs(); ++pair)
+      shape_.turn_pair(d_head, pair,
+                       cos_sin<work>{static_cast<work>(cos_(p, pair)), -static_cast<work>(sin_(p, pair))},
+                       work(1));
+  }
+
   /// Throws what rotate would, without a head.
   void check_rotate(index_t head_dim, position p) const {
     detail::require(head_dim == shape_.head_dim, "rope_table: a head of ", head_dim,

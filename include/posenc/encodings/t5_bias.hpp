@@ -35,6 +35,7 @@
 #include <posenc/detail/geometric.hpp>
 #include <posenc/encodings/bias_table.hpp>
 #include <posenc/errors.hpp>
+#include <posenc/parameters.hpp>
 #include <posenc/positions.hpp>
 #include <posenc/required.hpp>
 
@@ -117,6 +118,18 @@ class t5_bias {
 
   /// The distance of the last bucket, from which on the bias stays what it is.
   [[nodiscard]] position bias_reach() const noexcept { return thresholds().back(); }
+  /// What is learned (parameters.hpp): "table", heads × rows, or 1 × rows where heads share it.
+  [[nodiscard]] parameter_list<double> parameters() const {
+    return parameter_list<double>().add("table", table_.values().template cast<double>());
+  }
+  [[nodiscard]] t5_bias with_parameters(const parameter_list<double>& p) const {
+    return t5_bias(buckets_.options(), table_.with_values(p["table"].template cast<T>()));
+  }
+  template <class S>
+  void bias_adjoint(int head, position offset, const S& d, std::span<S> gradient) const {
+    gradient[table_.place(head, buckets_.bucket(offset))] += d;
+  }
+
   /// The heads of the table; 0 where they share one column.
   [[nodiscard]] index_t bias_heads() const noexcept { return table_.heads().value_or(0); }
 

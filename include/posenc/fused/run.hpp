@@ -211,6 +211,18 @@ template <class Q, class K, class V, class O, class E>
                                           index_t workers = 1) {
   return posenc::detail::with_concrete(encoding, [&](const auto& one) {
     workspace own;
+    using concrete = std::remove_cvref_t<decltype(one)>;
+    if constexpr (posenc::detail::is_joined<K> && posenc::detail::is_joined<V> &&
+                  !settles_by_length<concrete>) {
+      const posenc::detail::fused_calls::shared_batch<sequence<Q, K, V, O>> batch(sequences);
+      if (batch.shares()) {
+        posenc::detail::fused_plans::builder making(own, posenc::detail::fused_kernels::this_isa::kernels(),
+                                                    batch.items());
+        batch.plan(making, one, posenc::detail::fused_calls::types_of<Q, K, V, O>());
+        making.finish(workers);
+        return making.where().bytes + workspace::line;
+      }
+    }
     posenc::detail::fused_plans::builder making(own, posenc::detail::fused_kernels::this_isa::kernels(),
                                                 sequences.size());
     posenc::detail::fused_calls::plan_batch(

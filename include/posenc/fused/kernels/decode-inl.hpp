@@ -84,16 +84,21 @@ HWY_INLINE task_plan plan_decode(const attention_problem& problem) {
 }
 
 /// The query rows of a decode task: heads in_group … in_group + count − 1 of each of kv_count KV heads, times the
-/// queries. A row has a slot; those of a KV head fill whole groups.
+/// queries. A row has a slot; those of a KV head fill whole groups, unless it has one row only.
 struct decode_rows_of_task {
   index_t first_kv, kv_count;
   index_t in_group, count;
   index_t queries, group;
+  bool copies_keys = false;  ///< one KV head at a time
 
   [[nodiscard]] index_t rows_of_kv() const { return count * queries; }
-  [[nodiscard]] index_t slots_of_kv() const { return round_up(rows_of_kv(), decode_group); }
+  /// One row for each KV head: the rows of several heads make a group.
+  [[nodiscard]] bool has_single_rows() const { return rows_of_kv() == 1 && !copies_keys; }
+  [[nodiscard]] index_t slots_of_kv() const {
+    return has_single_rows() ? 1 : round_up(rows_of_kv(), decode_group);
+  }
   [[nodiscard]] index_t rows() const { return kv_count * rows_of_kv(); }
-  [[nodiscard]] index_t slots() const { return kv_count * slots_of_kv(); }
+  [[nodiscard]] index_t slots() const { return round_up(kv_count * slots_of_kv(), decode_group); }
   [[nodiscard]] index_t slot(index_t row) const {
     return row / rows_of_kv() * slots_of_kv() + row % rows_of_kv();
   }
@@ -112,8 +117,9 @@ struct decode_scratch {
   position* nearest;                     ///< of each query: nearest_distance, where the bias is linear
   row_list *keys, *values;               ///< of three blocks: the one at hand, the next and the one after
   float* block_scales;                   ///< of the rows of blocks at hand
-  float* angles_of_keys = nullptr;  ///< of the block at hand, where they rotate by_angles: rows as in a table of R(t)
-  float* copies = nullptr;          ///< of the block at hand, where they rotate by_call
+  float* angles_of_keys =
+      nullptr;              ///< of the block at hand, where they rotate by_angles: rows as in a table of R(t)
+  float* copies = nullptr;  ///< of the block at hand, where they rotate by_call
   row_list* list_of_copies = nullptr;
   index_t output_stride = 0, floats = 0;
 
@@ -139,8 +145,8 @@ struct decode_scratch {
     keys = reinterpret_cast<row_list*>(take(3 * floats_of(sizeof(row_list))));
     values = reinterpret_cast<row_list*>(take(3 * floats_of(sizeof(row_list))));
     const index_t block = decode_keys(problem);
-    block_scales = take((std::max)(block_scale_floats(problem.k, block, problem.head_dim),
-                                   block_scale_floats(problem.v, block, problem.value_dim)));
+    block_scales = take(decode_group * (std::max)(block_scale_floats(problem.k, block, problem.head_dim),
+                                                  block_scale_floats(problem.v, block, problem.value_dim)));
     if (key_rotation_of(problem) == key_rotation::by_angles)
       angles_of_keys = take(block * step_stride(*problem.rotary));
     if (key_rotation_of(problem) == key_rotation::by_call) {
@@ -249,7 +255,12 @@ struct decode_task {
     }
   }
 
-  /// Rotates the queries of one KV head, just before they are multiplied.
+  /// Rotates the queries of one KV head, or of a group of them, just before they are multiplied.
+  HWY_INLINE void turn_queries_before(index_t kv) const {
+    if (!rows.has_single_rows()) return turn_queries(kv);
+    if (kv % decode_group != 0) return;
+    for (index_t head = kv; head < (std::min)(kv + decode_group, rows.kv_count); ++head) turn_queries(head);
+  }
   HWY_NOINLINE void turn_queries(index_t kv) const {
     const index_t pairs = loader.pack.pairs, second = loader.pack.second, rows_of_kv = rows.rows_of_kv();
     for (index_t row = 0; row < rows_of_kv; ++row) {
@@ -407,12 +418,15 @@ struct decode_task {
       with(kv * rows.slots_of_kv() + r, (std::min)(rows_of_kv - r, decode_group));
   }
 
+  [[nodiscard]] HWY_INLINE key_table angles_of_block() const {
+    if (rotates == key_rotation::by_angles) return {scratch.angles_of_keys, step_stride(*loader.rotary)};
+    return {loader.table, loader.table_stride};
+  }
+
   /// Scores of the rows of one KV head and `count` keys.
   template <pairing Layout, class Reader>
   HWY_INLINE void score_rows(const Reader& reader, const row_list& next, index_t count, index_t kv) const {
-    const key_table table = rotates == key_rotation::by_angles
-                                ? key_table{scratch.angles_of_keys, step_stride(*loader.rotary)}
-                                : key_table{loader.table, loader.table_stride};
+    const key_table table = angles_of_block();
     for_each_group(kv, [&](index_t slot, index_t members) HWY_ATTR {
       float* const scores = scores_of(slot);
       float* const sums = lanes() == decode_group ? scores : scratch.sums;
@@ -420,12 +434,22 @@ struct decode_task {
       add_parts(sums, count, scores);
     });
   }
-  /// The same for the keys at hand.
+  /// The same for the keys at hand, and for a group of KV heads that have a row each.
   template <pairing Layout>
   HWY_INLINE void score(const row_walk& keys_at_hand, index_t count, index_t kv) const {
-    keys_at_hand.with_reader(count, rows.first_kv + kv, problem.head_dim, scratch.block_scales,
-                             [&](const auto& reader)
-                                 HWY_ATTR { score_rows<Layout>(reader, keys_at_hand.list(1), count, kv); });
+    const bool single = rows.has_single_rows();
+    if (single && kv % decode_group != 0) return;
+    const index_t heads = single ? (std::min)(decode_group, rows.kv_count - kv) : 1;
+    keys_at_hand.with_reader(count, rows.first_kv + kv, heads, problem.head_dim, scratch.block_scales,
+                             [&](const auto& reader) HWY_ATTR {
+                               if (!single)
+                                 return score_rows<Layout>(reader, keys_at_hand.list(1), count, kv);
+                               float* const scores = scores_of(kv);
+                               float* const sums = lanes() == decode_group ? scores : scratch.sums;
+                               dot_some_heads<Layout>(heads, loader, angles_of_block(), reader, count,
+                                                      turned_row(kv), sums, keys_at_hand.list(1));
+                               add_parts(sums, count, scores);
+                             });
   }
 
   /// The same with keys that the encoding's own function rotates.
@@ -435,7 +459,7 @@ struct decode_task {
     row_list& list = *scratch.list_of_copies;
     for (index_t t = 0; t < count; ++t)
       list.rows[t] = reinterpret_cast<const char*>(scratch.copies + t * loader.pack.stride);
-    score_rows<Layout>(plain_reader<float>{list, 0}, list, count, kv);
+    score_rows<Layout>(plain_reader<float>{list, 0, 0}, list, count, kv);
   }
 
   /// The angles of the keys of a block.
@@ -450,32 +474,39 @@ struct decode_task {
     }
   }
 
-  /// O ← keep·O + weights·V of one KV head over Vectors vectors of columns from c on.
-  template <int Vectors, class Rows>
+  /// O ← keep·O + weights·V of one KV head over Vectors vectors of columns from c on, the last one in part where Partial.
+  template <int Vectors, bool Partial, class Rows>
   HWY_INLINE void add_columns(const Rows& values, index_t count, index_t kv, index_t c) const {
-    const index_t rows_of_kv = rows.rows_of_kv();
-    const product_shape shape{count, 1, decode_group, 0, scratch.output_stride};
+    const index_t rows_of_kv = rows.rows_of_kv(), last = problem.value_dim - c - (Vectors - 1) * lanes();
+    const product_shape shape{count, 1, decode_group, 0, scratch.output_stride, last};
     for (index_t r = 0; r < rows_of_kv; r += value_rows) {
       const index_t slot = kv * rows.slots_of_kv() + r;
-      rows_product<value_rows, Vectors>((std::min)(rows_of_kv - r, value_rows), shape, scores_of(slot),
-                                        values, scratch.keep + slot,
-                                        scratch.output + slot * scratch.output_stride + c);
+      rows_product<value_rows, Vectors, Partial>((std::min)(rows_of_kv - r, value_rows), shape,
+                                                 scores_of(slot), values, scratch.keep + slot,
+                                                 scratch.output + slot * scratch.output_stride + c);
     }
   }
 
   /// All columns of one KV head.
   template <class Reader>
   HWY_INLINE void add_values(const Reader& reader, const row_list& next, index_t count, index_t kv) const {
-    const index_t width = lanes(), whole = problem.value_dim / width * width;
+    const index_t width = lanes(), end = problem.value_dim;
     const auto from = [&](index_t c) HWY_ATTR { return listed_rows<Reader>{reader, next, c}; };
     index_t c = 0;
-    for (; c + value_vectors * width <= whole; c += value_vectors * width)
-      add_columns<value_vectors>(from(c), count, kv, c);
-    for (; c + width <= whole; c += width) add_columns<1>(from(c), count, kv, c);
-    if (whole == problem.value_dim) return;
-    for (index_t t = 0; t < count; ++t)
-      store(load_first(reader(t) + whole, problem.value_dim - whole), scratch.tail + t * width);
-    add_columns<1>(strided_rows<float>{scratch.tail, width}, count, kv, whole);
+    for (; c + value_vectors * width <= end; c += value_vectors * width)
+      add_columns<value_vectors, false>(from(c), count, kv, c);
+    if constexpr (Reader::loads_parts_fast) {
+      if (c + 3 * width < end) return add_columns<4, true>(from(c), count, kv, c);
+      if (c + 2 * width < end) return add_columns<3, true>(from(c), count, kv, c);
+      if (c + width < end) return add_columns<2, true>(from(c), count, kv, c);
+      if (c < end) add_columns<1, true>(from(c), count, kv, c);
+    } else {
+      if (c + 2 * width <= end) add_columns<2, false>(from(c), count, kv, c), c += 2 * width;
+      if (c + width <= end) add_columns<1, false>(from(c), count, kv, c), c += width;
+      if (c == end) return;
+      for (index_t t = 0; t < count; ++t) store(load_first(reader(t) + c, end - c), scratch.tail + t * width);
+      add_columns<1, false>(strided_rows<float>{scratch.tail, width}, count, kv, c);
+    }
   }
 
   /// The same without a product of zero: a weight of zero does not undo a value that is infinite or NaN.
@@ -500,11 +531,11 @@ struct decode_task {
   HWY_NOINLINE void scale_weights(const row_walk& values, index_t count, index_t kv) const {
     const index_t head_bytes = (rows.first_kv + kv) * values.piece().scales.head_bytes;
     const row_list& list = values.list(0);
-    for_each_group(kv, [&](index_t slot, index_t) {
+    for_each_group(kv, [&](index_t slot, index_t members) {
       float* const weights = scores_of(slot);
       for (index_t t = 0; t < count; ++t) {
         const float scale = *reinterpret_cast<const float*>(list.scales[t] + head_bytes);
-        for (index_t r = 0; r < decode_group; ++r) weights[t * decode_group + r] *= scale;
+        for (index_t r = 0; r < members; ++r) weights[t * decode_group + r] *= scale;
       }
     });
   }
@@ -554,7 +585,7 @@ struct decode_task {
     if (rotates == key_rotation::by_steps) place_queries(first);
     if (rotates == key_rotation::by_angles) place_keys(first, count);
     for (index_t kv = 0; kv < rows.kv_count; ++kv) {
-      if (rotates == key_rotation::by_steps) turn_queries(kv);
+      if (rotates == key_rotation::by_steps) turn_queries_before(kv);
       fetch_pages_of(value_walk, 1, kv);
       if (rotates == key_rotation::by_call)
         score_copies<Layout>(first, count, kv);
@@ -562,13 +593,18 @@ struct decode_task {
         score<Layout>(key_walk, count, kv);
     }
     const bool all_seen = all_see(first, count);
-    for (index_t kv = 0; kv < rows.kv_count; ++kv)
-      for_each_group(
-          kv, [&](index_t slot, index_t members) HWY_ATTR { weigh(slot, members, first, count, all_seen); });
+    if (rows.has_single_rows()) {
+      for (index_t kv = 0; kv < rows.kv_count; kv += decode_group)
+        weigh(kv, (std::min)(decode_group, rows.kv_count - kv), first, count, all_seen);
+    } else {
+      for (index_t kv = 0; kv < rows.kv_count; ++kv)
+        for_each_group(kv, [&](index_t slot, index_t members)
+                               HWY_ATTR { weigh(slot, members, first, count, all_seen); });
+    }
     for (index_t kv = 0; kv < rows.kv_count; ++kv) {
       fetch_pages_of(key_walk, 2, kv);
       if (problem.v.type == storage::int8_by_token) scale_weights(value_walk, count, kv);
-      value_walk.with_reader(count, rows.first_kv + kv, problem.value_dim, scratch.block_scales,
+      value_walk.with_reader(count, rows.first_kv + kv, 1, problem.value_dim, scratch.block_scales,
                              [&](const auto& reader) HWY_ATTR {
                                if (finite_values)
                                  add_values(reader, value_walk.list(1), count, kv);

@@ -111,7 +111,8 @@ HWY_INLINE decode_rows_of_task decode_rows_of(const attention_problem& problem, 
           in_group,
           (std::min)(plan.heads_per_task, problem.group - in_group),
           problem.query_tokens,
-          problem.group};
+          problem.group,
+          key_rotation_of(problem) == key_rotation::by_call};
 }
 
 /// Where the split results of a decode lie: group by group, split by split, after the step table.

@@ -34,6 +34,7 @@ struct product_shape {
   index_t a_step;  ///< along the common dimension of A
   index_t b_step;  ///< along the common dimension of B, where it is a matrix
   index_t c_row;
+  index_t b_last = 0;  ///< columns of the last vector of B, where it is a partial one
 };
 
 /// The rows of B along the common dimension, one after the other: those of a matrix in memory. Its columns are
@@ -62,11 +63,13 @@ struct listed_rows {
 };
 
 /// C[r][x] = keep[r]·C[r][x] + Σ_t A[r][t]·B[t][x], r < Rows, x < Vectors·lanes. Without `keep`, C is only
-/// written. Named accumulators rather than arrays: scalable vectors (SVE) cannot be array elements.
-template <int Rows, int Vectors, class B>
+/// written. With `Partial`, the last vector of B has b_last columns; those of C after them become sums of zeros. One row
+/// of a cache alone has a second set of sums, of every other step: its multiply-adds would wait for one another. Named
+/// accumulators rather than arrays: scalable vectors (SVE) cannot be array elements.
+template <int Rows, int Vectors, bool Partial, class B>
 HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RESTRICT a, B b,
                                 const float* HWY_RESTRICT keep, float* HWY_RESTRICT c) {
-  static_assert(Rows >= 1 && Rows <= 8 && (Vectors <= 2 || Vectors == 4) && Rows * Vectors <= 16);
+  static_assert(Rows >= 1 && Rows <= 8 && Vectors <= 4 && Rows * Vectors <= 16);
   const float_tag d;
   const index_t width = lanes(), a_row = shape.a_row, c_row = shape.c_row;
   const float_vector zero = hn::Zero(d);
@@ -76,9 +79,14 @@ HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RES
 #define POSENC_LOAD(n)                                               \
   float_vector b##n = zero;                                          \
   if constexpr (Vectors > n) {                                       \
-    b##n = load(row + n * width);                                    \
+    if constexpr (Partial && n == Vectors - 1)                       \
+      b##n = load_first(row + n * width, shape.b_last);              \
+    else                                                             \
+      b##n = load(row + n * width);                                  \
     if constexpr (B::fetches) fetch_ahead(row, n* width, b.ahead()); \
   }
+#define POSENC_ADD_APART(n) \
+  if constexpr (Vectors > n) e##n = hn::MulAdd(factor, b##n, e##n);
 #define POSENC_ADD(r)                                                     \
   if constexpr (Rows > r) {                                               \
     const float_vector factor = hn::Set(d, a[r * a_row]);                 \
@@ -103,7 +111,17 @@ HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RES
 
   POSENC_FOR_EACH_ROW(POSENC_START)
   // clang-format off
+  float_vector e0 = zero, e1 = zero, e2 = zero, e3 = zero;
   for (index_t step = 0; step < shape.steps; ++step) {
+    if constexpr (Rows == 1 && B::fetches) {
+      const auto row = b.row();
+      POSENC_LOAD(0) POSENC_LOAD(1) POSENC_LOAD(2) POSENC_LOAD(3)
+      const float_vector factor = hn::Set(d, a[0]);
+      POSENC_ADD_APART(0) POSENC_ADD_APART(1) POSENC_ADD_APART(2) POSENC_ADD_APART(3)
+      a += shape.a_step;
+      b.advance();
+      if (++step == shape.steps) break;
+    }
     const auto row = b.row();
     POSENC_LOAD(0) POSENC_LOAD(1) POSENC_LOAD(2) POSENC_LOAD(3)
     POSENC_FOR_EACH_ROW(POSENC_ADD)
@@ -111,9 +129,12 @@ HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RES
     b.advance();
   }
   // clang-format on
+  if constexpr (Rows == 1)
+    c00 = hn::Add(c00, e0), c01 = hn::Add(c01, e1), c02 = hn::Add(c02, e2), c03 = hn::Add(c03, e3);
   POSENC_FOR_EACH_ROW(POSENC_FINISH)
 
 #undef POSENC_FINISH_ONE
+#undef POSENC_ADD_APART
 #undef POSENC_FINISH
 #undef POSENC_ADD
 #undef POSENC_LOAD
@@ -122,10 +143,10 @@ HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RES
 }
 
 /// block_product with the number of rows known at run time, at most MostRows.
-template <index_t MostRows, int Vectors, class B>
+template <index_t MostRows, int Vectors, bool Partial = false, class B>
 HWY_INLINE void rows_product(index_t rows, const product_shape& shape, const float* a, const B& b,
                              const float* keep, float* c) {
-  const auto run = [&]<int Rows>() HWY_ATTR { block_product<Rows, Vectors>(shape, a, b, keep, c); };
+  const auto run = [&]<int Rows>() HWY_ATTR { block_product<Rows, Vectors, Partial>(shape, a, b, keep, c); };
   if (rows == 1) return run.template operator()<1>();
   if (rows == 2) return run.template operator()<2>();
   if constexpr (MostRows > 2) {

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include <hwy/highway.h>
 
@@ -121,13 +122,31 @@ HWY_INLINE float_vector load(const float8_bits* from) {
 #endif
 }
 
+/// Whether the first elements of a vector are loaded by one instruction, without touching what lies after them.
+template <class T>
+inline constexpr bool loads_parts = (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3) || HWY_TARGET == HWY_SVE
+                                    || HWY_TARGET == HWY_SVE2 ||
+                                    (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && std::is_same_v<T, float>);
+
 /// The first `count` elements, zeros after them; nothing beyond is read.
 template <class T>
 HWY_INLINE float_vector load_first(const T* from, index_t count) {
   if (count >= lanes()) return load(from);
+  if (HWY_TARGET == HWY_SCALAR) return hn::Zero(float_tag());  // none are left
+  const auto some = static_cast<std::size_t>(count);
   HWY_ALIGN T buffer[HWY_MAX_BYTES / sizeof(float)] = {};
-  std::memcpy(buffer, from, static_cast<std::size_t>(count) * sizeof(T));
-  return load(buffer);
+  if constexpr (std::is_same_v<T, float> && loads_parts<T>) {
+    return hn::MaskedLoad(hn::FirstN(float_tag(), some), float_tag(), from);
+  } else if constexpr (loads_parts<T>) {
+    using bits = std::conditional_t<sizeof(T) == 2, std::uint16_t, std::uint8_t>;
+    const hn::Rebind<bits, float_tag> narrow;
+    hn::StoreU(hn::MaskedLoad(hn::FirstN(narrow, some), narrow, reinterpret_cast<const bits*>(from)), narrow,
+               reinterpret_cast<bits*>(buffer));
+    return load(buffer);
+  } else {
+    std::memcpy(buffer, from, some * sizeof(T));
+    return load(buffer);
+  }
 }
 
 /// Left alone, GCC reads an operand that is used twice from memory twice: where loads are the bottleneck, this

@@ -147,30 +147,41 @@ inline HWY_NOINLINE void list_scales(const cache_tensor& from, index_t first, in
   }
 }
 
-/// The listed rows of one head: `reader(n)` is row n.
+/// The listed rows of one head: `reader(n)` is row n; of_head(h) reads the head that lies h further.
 template <class T>
 struct plain_reader {
+  static constexpr bool loads_parts_fast = loads_parts<T>;
   const row_list& list;
-  index_t head_bytes;
-  HWY_INLINE const T* operator()(index_t n) const {
-    return reinterpret_cast<const T*>(list.rows[n] + head_bytes);
-  }
+  index_t at, head_bytes;
+
+  HWY_INLINE const T* operator()(index_t n) const { return reinterpret_cast<const T*>(list.rows[n] + at); }
+  HWY_INLINE plain_reader of_head(index_t h) const { return {list, at + h * head_bytes, head_bytes}; }
 };
 struct channel_reader {
+  static constexpr bool loads_parts_fast = loads_parts<std::int8_t>;
   const row_list& list;
-  index_t head_bytes, scale_bytes;
+  index_t at, head_bytes, scales_at, scale_bytes;
+
   HWY_INLINE scaled_by_channel operator()(index_t n) const {
-    return {reinterpret_cast<const std::int8_t*>(list.rows[n] + head_bytes),
-            reinterpret_cast<const float*>(list.scales[n] + scale_bytes)};
+    return {reinterpret_cast<const std::int8_t*>(list.rows[n] + at),
+            reinterpret_cast<const float*>(list.scales[n] + scales_at)};
+  }
+  HWY_INLINE channel_reader of_head(index_t h) const {
+    return {list, at + h * head_bytes, head_bytes, scales_at + h * scale_bytes, scale_bytes};
   }
 };
 struct block_reader {
+  static constexpr bool loads_parts_fast = false;
   const row_list& list;
-  index_t head_bytes;
-  const float* scales;
-  index_t scale_stride;
+  index_t at, head_bytes;
+  const float* scales;  ///< of the blocks of each row, row by row, head by head
+  index_t scale_stride, head_scales;
+
   HWY_INLINE scaled_by_block operator()(index_t n) const {
-    return {reinterpret_cast<const q8_0_block*>(list.rows[n] + head_bytes), scales + n * scale_stride};
+    return {reinterpret_cast<const q8_0_block*>(list.rows[n] + at), scales + n * scale_stride};
+  }
+  HWY_INLINE block_reader of_head(index_t h) const {
+    return {list, at + h * head_bytes, head_bytes, scales + h * head_scales, scale_stride, head_scales};
   }
 };
 /// Floats of scratch that with_reader needs for so many rows of blocks.
@@ -220,29 +231,34 @@ class row_walk {
   [[nodiscard]] HWY_INLINE row_list& list(index_t ahead) const { return lists_[(at_ + ahead) % 3]; }
   [[nodiscard]] HWY_INLINE const cache_tensor::piece& piece() const { return *piece_; }
 
-  /// Calls `with` with a reader of the first `count` rows at hand of a head. The scales of int8_by_token are left out:
-  /// they belong to weights. \param scratch block_scale_floats
+  /// Calls `with` with a reader of the first `count` rows at hand, of head `head` and `heads` − 1 more. The scales of
+  /// int8_by_token are left out: they belong to weights. \param scratch block_scale_floats for each head
   template <class With>
-  HWY_INLINE void with_reader(index_t count, index_t head, index_t channels, float* scratch,
+  HWY_INLINE void with_reader(index_t count, index_t head, index_t heads, index_t channels, float* scratch,
                               With&& with) const {
     const row_list& rows = list(0);
-    const index_t at = head * piece_->rows.head_bytes;
+    const index_t step = piece_->rows.head_bytes, at = head * step;
     switch (of_.type) {
       case storage::float32:
-        return with(plain_reader<float>{rows, at});
+        return with(plain_reader<float>{rows, at, step});
       case storage::bfloat16:
-        return with(plain_reader<bfloat16_bits>{rows, at});
+        return with(plain_reader<bfloat16_bits>{rows, at, step});
       case storage::float16:
-        return with(plain_reader<float16_bits>{rows, at});
+        return with(plain_reader<float16_bits>{rows, at, step});
       case storage::float8_e4m3:
-        return with(plain_reader<float8_bits>{rows, at});
-      case storage::int8_by_channel:
-        return with(channel_reader{rows, at, head * piece_->scales.head_bytes});
+        return with(plain_reader<float8_bits>{rows, at, step});
       case storage::int8_by_token:
-        return with(plain_reader<std::int8_t>{rows, at});
-      case storage::q8_0:
-        list_block_scales(rows, at, count, channels / q8_0_channels, scratch);
-        return with(block_reader{rows, at, scratch, channels / q8_0_channels});
+        return with(plain_reader<std::int8_t>{rows, at, step});
+      case storage::int8_by_channel: {
+        const index_t scale_step = piece_->scales.head_bytes;
+        return with(channel_reader{rows, at, step, head * scale_step, scale_step});
+      }
+      case storage::q8_0: {
+        const index_t blocks = channels / q8_0_channels, floats = block_scale_floats(of_, count, channels);
+        for (index_t h = 0; h < heads; ++h)
+          list_block_scales(rows, at + h * step, count, blocks, scratch + h * floats);
+        return with(block_reader{rows, at, step, scratch, blocks, floats});
+      }
     }
   }
 
