@@ -38,11 +38,7 @@ using namespace cache_rows_test;
 using posenc::paged_view;
 using posenc::q8_0_block;
 
-#if defined(ENGINE_TEST_SANITIZED)
-constexpr int operations = 250;
-#else
 constexpr int operations = 1000;
-#endif
 constexpr index_t heads = 4, kv_heads = 2, head_dim = 32, page_tokens = 4, group_tokens = 7;
 
 /// How a cache is kept from some operation on.

@@ -267,7 +267,8 @@ TEST(cache_quantised, q8_0_is_off_by_half_a_scale_and_the_rounding_of_the_scale)
 }
 
 TEST(cache_quantised, q8_0_blocks_are_those_of_gguf) {
-  for (const auto& one : golden::find("quantised.json", "q8_0").at("blocks")) {
+  const auto golden_case = golden::find("quantised.json", "q8_0");
+  for (const auto& one : golden_case.at("blocks")) {
     rows<float> x(1, 1, 32);
     for (std::size_t c = 0; c < 32; ++c)
       x.numbers[c] = std::bit_cast<float>(one.at("x").at(c).get<std::uint32_t>());
