@@ -328,17 +328,26 @@ template <class T>
   return {reinterpret_cast<char*>(view.data), storage_of<T>, view.token_stride, view.head_stride};
 }
 
+/// A stride in bytes. One that nothing uses may be any number.
+template <class T>
+[[nodiscard]] index_t bytes_of_stride(index_t stride) noexcept {
+  return static_cast<index_t>(static_cast<std::size_t>(stride) * sizeof(T));
+}
+
 /// Rows of a cache as kernels take them.
 template <class T>
 [[nodiscard]] row_layout layout_of(const heads_view<T>& view) {
-  constexpr auto size = static_cast<index_t>(sizeof(T));
-  return {reinterpret_cast<const char*>(view.data), view.token_stride * size, view.head_stride * size};
+  return {reinterpret_cast<const char*>(view.data), bytes_of_stride<T>(view.token_stride),
+          bytes_of_stride<T>(view.head_stride)};
 }
 template <class T>
 [[nodiscard]] row_layout layout_of(const paged_view<T>& view) {
-  constexpr auto size = static_cast<index_t>(sizeof(T));
-  return {nullptr,           view.token_stride * size, view.head_stride * size,
-          view.pages.data(), view.table.data(),        view.page_tokens};
+  return {nullptr,
+          bytes_of_stride<T>(view.token_stride),
+          bytes_of_stride<T>(view.head_stride),
+          view.pages.data(),
+          view.table.data(),
+          view.page_tokens};
 }
 template <class T>
 [[nodiscard]] row_layout layout_of(const cache_rows<T>& rows) {

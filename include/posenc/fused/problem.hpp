@@ -165,14 +165,13 @@ struct row_layout {
   template <class Use>
   void for_each_row(index_t first, index_t count, Use&& use) const {
     if (page_tokens == 0) {
-      const char* at = data + first * token_bytes;
-      for (index_t n = 0; n < count; ++n, at += token_bytes) use(n, at);
+      for (index_t n = 0; n < count; ++n) use(n, data + (first + n) * token_bytes);
       return;
     }
     index_t number = first / page_tokens, inside = first % page_tokens;
     for (index_t n = 0; n < count; ++number, inside = 0) {
-      const char* at = page(number) + inside * token_bytes;
-      for (; inside < page_tokens && n < count; ++inside, ++n, at += token_bytes) use(n, at);
+      const char* const begin = page(number);
+      for (; inside < page_tokens && n < count; ++inside, ++n) use(n, begin + inside * token_bytes);
     }
   }
 };

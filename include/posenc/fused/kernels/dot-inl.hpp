@@ -124,8 +124,8 @@ HWY_NOINLINE void dot_heads(const key_loader& keys, const key_table& table, cons
   const index_t head_dim = keys.problem.head_dim;
   const float* const q_second = q + pack.second * decode_group;
   const float_vector zero = hn::Zero(d);
-  const Reader reader0 = reader, reader1 = reader.of_head(1), reader2 = reader.of_head(2),
-               reader3 = reader.of_head(3);
+  const Reader reader0 = reader, reader1 = reader.of_head(Heads > 1 ? 1 : 0),
+               reader2 = reader.of_head(Heads > 2 ? 2 : 0), reader3 = reader.of_head(Heads > 3 ? 3 : 0);
 
 #define POSENC_FOR_EACH_HEAD(DO) DO(0) DO(1) DO(2) DO(3)
 #define POSENC_ADD_PAIRS(r, LOAD)                                              \
