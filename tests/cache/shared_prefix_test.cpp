@@ -14,6 +14,7 @@
 #include "cache/rows.hpp"
 #include "fused/calls.hpp"
 #include "fused/targets.hpp"
+#include "repetitions.hpp"
 
 namespace shared_prefix_test {
 
@@ -113,7 +114,7 @@ posenc::rope<float> rope() {
 
 TEST(shared_prefix, equals_the_reference_over_whole_rows) {
   const std::vector<double> sinks{0.5, -1, 2, 0, -std::numeric_limits<double>::infinity(), 1};
-  for (const index_t prefix : {index_t{64}, index_t{300}, index_t{1500}})
+  for (const index_t prefix : repetitions::first_of_all<index_t>(2, {64, 300, 1500}))
     for (int variant = 0; variant < 5; ++variant) {
       SCOPED_TRACE(::testing::Message() << prefix << " shared keys, variant " << variant);
       attention_options options{.heads = heads, .kv_heads = kv_heads, .mask = posenc::causal};

@@ -13,6 +13,7 @@
 
 #include "fused/calls.hpp"
 #include "fused/targets.hpp"
+#include "repetitions.hpp"
 
 namespace accuracy_test {
 
@@ -29,8 +30,8 @@ constexpr index_t keys = 288, heads = 2;
 template <class EncodingOf>
 void check_accuracy(const EncodingOf& encoding_of) {
   double worst = 0;
-  for (const index_t head_dim : {64, 65, 128})
-    for (const position start : {0, 131'072, 1'000'000, -1'000'000})
+  for (const index_t head_dim : repetitions::first_of_all<index_t>(1, {65, 64, 128}))
+    for (const position start : repetitions::first_of_all<position>(1, {1'000'000, 0, 131'072, -1'000'000}))
       for (const index_t queries : {index_t{1}, index_t{4}, index_t{16}, keys}) {
         // The reference takes its time over the longest; one position shows what the others would.
         if (queries == keys && start != 0 && head_dim == 65) continue;

@@ -16,6 +16,7 @@
 
 #include "fused/calls.hpp"
 #include "fused/targets.hpp"
+#include "repetitions.hpp"
 
 namespace guard_page_test {
 
@@ -96,7 +97,7 @@ void check(const E& encoding, index_t queries, index_t head_dim, index_t value_d
 template <class S>
 void check_storage() {
   sweep::on_every_target([](const char* target) {
-    for (const index_t head_dim : {1, 2, 7, 33, 65})
+    for (const index_t head_dim : repetitions::first_of_all<index_t>(3, {7, 33, 1, 2, 65}))
       for (const index_t queries : {1, 3, 20})
         for (const flush where : {flush::end, flush::begin}) {
           SCOPED_TRACE(std::string(target) + ", head_dim " + std::to_string(head_dim) + ", queries " +

@@ -18,6 +18,7 @@
 #include "fused/calls.hpp"
 #include "fused/targets.hpp"
 #include "refusals.hpp"
+#include "repetitions.hpp"
 
 namespace masks_test {
 using fused_calls::random_matrix;
@@ -240,8 +241,8 @@ std::vector<mask_case> mask_cases() {
 }
 
 TEST(masks, equal_a_softmax_over_a_dense_mask) {
-  for (const index_t queries : {1, 3, 8, 20, 70})
-    for (const index_t keys : {70, 71, 300}) {
+  for (const index_t queries : repetitions::first_of_all<index_t>(3, {3, 20, 70, 1, 8}))
+    for (const index_t keys : repetitions::first_of_all<index_t>(1, {71, 70, 300})) {
       const auto q = random_matrix<float>(queries, heads * width, 1),
                  k = random_matrix<float>(keys, kv_heads * width, 2),
                  v = random_matrix<float>(keys, kv_heads * width, 3);
