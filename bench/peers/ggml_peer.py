@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-F32, F16, I32 = 0, 1, 26
+F32, F16, Q8_0, I32 = 0, 1, 8, 26
 ROPE_NEOX = 2
 BASE = 10000.0
 
@@ -42,6 +42,7 @@ class Library:
         self.declare("ggml_soft_max_ext", pointer, pointer, pointer, pointer, real, real)
         self.declare("ggml_flash_attn_ext", pointer, *[pointer] * 5, real, real, real)
         self.declare("ggml_rope_ext", pointer, *[pointer] * 4, *[ctypes.c_int] * 3, *[real] * 6)
+        self.declare("ggml_quantize_chunk", ctypes.c_size_t, ctypes.c_int, pointer, pointer, number, number, number, pointer)
         self.declare("ggml_new_graph", pointer, pointer)
         self.declare("ggml_build_forward_expand", None, pointer, pointer)
         self.declare("ggml_graph_compute_with_ctx", ctypes.c_int, pointer, pointer, ctypes.c_int)
@@ -64,6 +65,7 @@ class Ggml:
     name = "ggml"
     tolerance = 2e-3  # its float32 angles drift from the exact ones within the first thousands of positions
     flash = False
+    caches = ("float",)
 
     def __init__(self, shape, q, k, v):
         self.shape, self.lib = shape, Library()
@@ -76,7 +78,7 @@ class Ggml:
             raise OSError("ggml_init failed")
         past = shape.keys - shape.queries
         keys_are_new = past == 0
-        tensor_q, tensor_k = self.tensor(q), self.tensor(k if keys_are_new else self.rotated(k))
+        tensor_q, tensor_k = self.tensor(q), self.tensor(k) if keys_are_new else self.cached(self.rotated(k))
         turned_q = self.rope(tensor_q, past, shape.queries)
         turned_k = self.rope(tensor_k, 0, shape.keys) if keys_are_new else tensor_k
         query = lib.ggml_permute(self.context, turned_q, 0, 2, 1, 3)
@@ -102,6 +104,18 @@ class Ggml:
         result = self.lib.ggml_new_tensor_3d(self.context, kind, *reversed(array.shape))
         array = np.ascontiguousarray(array)
         ctypes.memmove(self.lib.ggml_get_data(result), array.ctypes.data, array.nbytes)
+        return result
+
+    def cached(self, array):
+        """Keys or values as the shape's cache stores them."""
+        if self.shape.cache == "float":
+            return self.tensor(array)
+        if self.shape.cache == "half":
+            return self.tensor(array.astype(np.float16))
+        array = np.ascontiguousarray(array, np.float32)
+        result = self.lib.ggml_new_tensor_3d(self.context, Q8_0, *reversed(array.shape))
+        self.lib.ggml_quantize_chunk(Q8_0, array.ctypes.data, self.lib.ggml_get_data(result), 0, array.size // array.shape[-1],
+                                     array.shape[-1], None)
         return result
 
     def rope(self, tensor, first, count):
@@ -137,14 +151,15 @@ class Ggml:
 
 
 class GgmlFlash(Ggml):
-    """Rope, then flash_attn_ext on float32 keys and values."""
+    """Rope, then flash_attn_ext on keys and values as the cache stores them: float, half (llama.cpp's default) or q8_0."""
 
     name = "ggml-flash"
     flash = True
+    caches = ("float", "half", "q8_0")
 
     def attention(self, query, key, v, mask):
         lib, context = self.lib, self.context
-        values = lib.ggml_permute(context, self.tensor(v), 0, 2, 1, 3)
+        values = lib.ggml_permute(context, self.cached(v), 0, 2, 1, 3)
         padding = -len(mask) % 64
         mask = np.pad(mask, ((0, padding), (0, 0)), constant_values=-np.inf)
         return lib.ggml_flash_attn_ext(context, query, key, values, self.tensor(mask.astype(np.float16)[None]),

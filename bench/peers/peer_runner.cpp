@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT
 /// \file
-/// The posenc side of compare.py: reads q, k and v from raw float files and runs the fused attention once for every line on
-/// standard input, answering with the seconds it took. Keeping the process alive lets the script take turns with its peers.
+/// The posenc side of compare.py: reads q, k and v from raw float files, stores k and v as asked, and runs the fused
+/// attention once for every line on standard input, answering with the seconds it took. Keeping the process alive lets
+/// the script take turns with its peers.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <posenc/fused.hpp>
@@ -31,11 +34,42 @@ using floats = std::vector<float, Eigen::aligned_allocator<float>>;
   return values;
 }
 
+using float_rows = posenc::heads_view<const float>;
+
+/// Calls use(k, v) with sources of the kind `cache`: float, half, q8_0 or int8. What they point to lives as long as the
+/// program.
+template <class Use>
+void with_cache(const std::string& cache, const float_rows& k, const float_rows& v, const Use& use) {
+  if (cache == "half") {
+    static std::vector<Eigen::half, Eigen::aligned_allocator<Eigen::half>> of_k, of_v;
+    const auto narrow = [](const float_rows& rows, auto& to) {
+      for (posenc::index_t n = 0; n < rows.tokens * rows.token_stride; ++n) to.emplace_back(rows.data[n]);
+      return posenc::token_major(std::as_const(to).data(), rows.tokens, rows.heads, rows.head_dim);
+    };
+    use(narrow(k, of_k), narrow(v, of_v));
+  } else if (cache == "q8_0") {
+    static posenc::q8_0_cache of_k(k.heads, k.head_dim), of_v(v.heads, v.head_dim);
+    of_k.append(k), of_v.append(v);
+    use(of_k.view(), of_v.view());
+  } else if (cache == "int8") {
+    static posenc::quantised_key_cache of_k(k.heads, k.head_dim);
+    static posenc::quantised_value_cache of_v(v.heads, v.head_dim);
+    of_k.append(k), of_v.append(v);
+    use(of_k.view(), of_v.view());
+  } else if (cache == "float") {
+    use(k, v);
+  } else {
+    std::fprintf(stderr, "peer_runner: a cache of %s?\n", cache.c_str());
+    std::exit(2);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 8) {
-    std::fprintf(stderr, "usage: peer_runner DIR QUERIES KEYS HEADS KV_HEADS HEAD_DIM BASE\n");
+  if (argc != 9) {
+    std::fprintf(stderr,
+                 "usage: peer_runner DIR QUERIES KEYS HEADS KV_HEADS HEAD_DIM BASE float|half|q8_0|int8\n");
     return 2;
   }
   const std::string folder = argv[1];
@@ -54,6 +88,17 @@ int main(int argc, char** argv) {
       {.head_dim = head_dim, .base = std::atof(argv[7]), .pairing = posenc::pairing::half_split}};
   const posenc::attention_options options{.heads = heads, .kv_heads = kv_heads, .mask = posenc::causal};
 
+  std::function<void()> attend;
+  with_cache(argv[8], posenc::token_major(k.data(), keys, kv_heads, head_dim),
+             posenc::token_major(v.data(), keys, kv_heads, head_dim),
+             [&](const auto& k_rows, const auto& v_rows) {
+               attend = [&, k_rows, v_rows] {
+                 posenc::fused::attention_into(
+                     posenc::token_major(q.data(), queries, heads, head_dim), k_rows, v_rows, rope, options,
+                     posenc::token_major(out.data(), queries, heads, head_dim), {}, {.memory = &memory});
+               };
+             });
+
   std::printf("ready %s\n", posenc::fused::target_name());
   std::fflush(stdout);
   char line[64];
@@ -65,11 +110,7 @@ int main(int argc, char** argv) {
     } else if (std::strncmp(line, "bandwidth", 9) == 0) {
       answer = (posenc::bench::read_bandwidth(k) + posenc::bench::read_bandwidth(v)) / 2;
     } else {
-      posenc::fused::attention_into(posenc::token_major(q.data(), queries, heads, head_dim),
-                                    posenc::token_major(k.data(), keys, kv_heads, head_dim),
-                                    posenc::token_major(v.data(), keys, kv_heads, head_dim), rope, options,
-                                    posenc::token_major(out.data(), queries, heads, head_dim), {},
-                                    {.memory = &memory});
+      attend();
       answer = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     }
     if (std::strncmp(line, "save", 4) == 0) {

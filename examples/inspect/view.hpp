@@ -154,7 +154,7 @@ struct model_view {
     while (end + 1 < layers.size() && layers[end + 1] == layers[end] + 1) ++end;
     if (!text.empty()) text += ", ";
     text += std::to_string(layers[i]);
-    if (end > i) text += "-" + std::to_string(layers[end]);
+    if (end > i) text.append("-").append(std::to_string(layers[end]));
     i = end + 1;
   }
   return text;

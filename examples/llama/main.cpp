@@ -37,12 +37,14 @@ constexpr const char* usage = R"(usage: llama MODEL.gguf COMMAND [options]
   generate "PROMPT"      continues a text with the likeliest tokens
   perplexity FILE        over windows of --context tokens, half a window apart; each token counts once
   logits FILE OUT        float32 logits of every token of FILE, row by row
-  compare "PROMPT"       continues along both attention paths; fails where tokens differ, or logits by over 1e-4
+  compare "PROMPT"       continues along both attention paths; fails where tokens differ, or logits by over 1e-4; then
+                         over the paged cache, which may change nothing, and the q8_0 cache, whose difference it tells
   speed                  tokens/s of prefill and decode and attention's share, at contexts 512, 2048 and 8192
   cache FILE             what a cache of unrotated keys buys: another scaling in mid-sequence, a context shift
   context-study FILE     perplexity against context, to 4 times the trained length, RoPE as trained and stretched
 
   --attention NAME       reference or fused (default: fused where it is built in)
+  --cache KIND           plain, paged or q8_0 (default: plain; speed: all that the heads fit)
   --rope-scaling SCHEME  none, linear:factor=4, theta:factor=4, dynamic:factor=4, yarn:factor=4,original=8192, …
                          cache: the one that is switched to (default yarn:factor=4)
   --threads N            for matrix products and fused attention (default 1)
@@ -86,6 +88,9 @@ constexpr const char* usage = R"(usage: llama MODEL.gguf COMMAND [options]
   const llama::tokenizer words(file);
   llama::model model(llama::load_weights(path, file, llama::progress("loading")), attention, threads);
 
+  const auto kind = asked.text("--cache");
+  if (kind) model.use_cache(llama::parse_cache(*kind));
+
   const auto trained = model.rope_of_file().context_length;
   const auto scaling = asked.text("--rope-scaling");
   if (scaling && command != "cache") model.use_scaling(posenc::parse_scaling(*scaling, trained));
@@ -106,11 +111,14 @@ constexpr const char* usage = R"(usage: llama MODEL.gguf COMMAND [options]
   } else if (command == "logits") {
     llama::write_logits(model, whole_text(), asked.word(3, "the file to write"));
   } else if (command == "compare") {
-    return llama::compare_paths(model, prompt(), tokens_asked(200)) ? 0 : 1;
+    const bool paths_agree = llama::compare_paths(model, prompt(), tokens_asked(200));
+    return llama::compare_caches(model, prompt(), tokens_asked(200)) && paths_agree ? 0 : 1;
   } else if (command == "speed") {
     std::vector<std::size_t> contexts{512, 2048, 8192};
     if (const auto only = asked.count("--context")) contexts.assign(1, size(*only));
-    llama::print_speed(model, contexts, tokens_asked(32));
+    std::vector<llama::cache_kind> kinds = llama::kinds_that_fit(model);
+    if (kind) kinds.assign(1, llama::parse_cache(*kind));
+    llama::print_speed(model, contexts, tokens_asked(32), kinds);
   } else if (command == "cache") {
     llama::print_cache_study(model, text(1025), size(asked.count("--drop").value_or(256)),
                              scaling.value_or("yarn:factor=4"), trained);
@@ -137,10 +145,10 @@ int main(int count, char** words) {
       std::fputs(usage, stdout);
       return 0;
     }
-    return run(
-        {line,
-         {"--attention", "--rope-scaling", "--threads", "--tokens", "--context", "--drop", "--csv", "--plot"},
-         {"--ignore-end"}});
+    return run({line,
+                {"--attention", "--cache", "--rope-scaling", "--threads", "--tokens", "--context", "--drop",
+                 "--csv", "--plot"},
+                {"--ignore-end"}});
   } catch (const std::exception& error) {
     std::fprintf(stderr, "llama: %s\n", error.what());
     return 2;

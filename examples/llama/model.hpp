@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <numeric>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -23,39 +23,11 @@
 #define LLAMA_FUSED 1
 #endif
 
+#include "cache.hpp"
 #include "tokenizer.hpp"
 #include "weights.hpp"
 
 namespace llama {
-
-/// Keys before the rotation and values of every layer, a row per token, and where each token stands. Because
-/// nothing in here depends on a rotation, positions and scaling may change at any time.
-struct kv_cache {
-  std::vector<matrix> k, v;  ///< capacity × (kv_heads·head_dim); the first positions.size() rows are in use
-  std::vector<posenc::position> positions;
-
-  [[nodiscard]] index_t size() const noexcept { return static_cast<index_t>(positions.size()); }
-
-  /// Makes room for `more` tokens.
-  void reserve(index_t more) {
-    const index_t rows = size() + more;
-    if (k.front().rows() >= rows) return;
-    for (std::vector<matrix>* side : {&k, &v})
-      for (matrix& m : *side) m.conservativeResize((std::max)(rows, 2 * m.rows()), Eigen::NoChange);
-  }
-
-  /// Forgets the oldest tokens; the others keep their positions.
-  void drop_oldest(index_t count) {
-    const index_t kept = size() - count;
-    posenc::detail::require(count >= 0 && kept >= 0, "a cache of ", size(), " tokens cannot drop ", count);
-    for (std::vector<matrix>* side : {&k, &v})
-      for (matrix& m : *side) m.topRows(kept) = m.middleRows(count, kept).eval();
-    positions.erase(positions.begin(), positions.begin() + count);
-  }
-
-  /// Context shift, after drop_oldest(): the tokens move to the positions from 0 on. The keys stay as they are.
-  void renumber() { std::iota(positions.begin(), positions.end(), posenc::position{0}); }
-};
 
 /// What a layer of weights makes of each row of x.
 [[nodiscard]] inline matrix product(const matrix& x, const matrix& weights) {
@@ -93,9 +65,14 @@ class model {
     path_ = path;
   }
 
+  /// What caches are made from here on. \throws std::invalid_argument where heads do not fit the kind
+  void use_cache(cache_kind kind) {
+    (void)kv_rows(kind, w_.kv_heads, w_.width / w_.heads);
+    cache_kind_ = kind;
+  }
+
   [[nodiscard]] kv_cache empty_cache() const {
-    const index_t kv_width = w_.kv_heads * (w_.width / w_.heads);
-    const std::vector<matrix> none(w_.layers.size(), matrix(0, kv_width));
+    const std::vector<kv_rows> none(w_.layers.size(), kv_rows(cache_kind_, w_.kv_heads, w_.width / w_.heads));
     return {.k = none, .v = none, .positions = {}};
   }
 
@@ -109,13 +86,16 @@ class model {
     cache.reserve(count);
     const posenc::position first = before == 0 ? 0 : cache.positions.back() + 1;
     for (index_t n = 0; n < count; ++n) cache.positions.push_back(first + n);
+    std::vector<posenc::position> stands(
+        static_cast<std::size_t>(cache.dead_rows));  // of every row in memory
+    stands.insert(stands.end(), cache.positions.begin(), cache.positions.end());
 
     for (std::size_t l = 0; l < w_.layers.size(); ++l) {
       const layer& layer = w_.layers[l];
       const matrix normed = norm(x, layer.attention_norm);
-      cache.k[l].middleRows(before, count) = product(normed, layer.k);
-      cache.v[l].middleRows(before, count) = product(normed, layer.v);
-      const matrix attended = attend(product(normed, layer.q), cache, l);
+      cache.k[l].append(product(normed, layer.k));
+      cache.v[l].append(product(normed, layer.v));
+      const matrix attended = attend(product(normed, layer.q), cache, stands, l);
       last_attention_.row(static_cast<index_t>(l)) = attended.bottomRows(1);
       x += product(attended, layer.o);
       const matrix inner = norm(x, layer.feed_forward_norm);
@@ -148,37 +128,52 @@ class model {
     return factor.asDiagonal() * x * weight.asDiagonal();
   }
 
-  [[nodiscard]] matrix attend(const matrix& q, const kv_cache& cache, std::size_t l) {
+  [[nodiscard]] matrix attend(const matrix& q, const kv_cache& cache,
+                              const std::vector<posenc::position>& stands, std::size_t l) {
     const auto start = std::chrono::steady_clock::now();
-    const auto rows = [&](const matrix& m) {
-      return posenc::token_major(m.data(), cache.size(), w_.kv_heads, w_.width / w_.heads);
-    };
-    const posenc::attention_options options{.heads = w_.heads,
-                                            .kv_heads = w_.kv_heads,
-                                            .mask = posenc::causal,
-                                            .key_positions = posenc::positions::each(cache.positions)};
+    const posenc::attention_options options{
+        .heads = w_.heads,
+        .kv_heads = w_.kv_heads,
+        .mask = posenc::causal,
+        .key_positions = posenc::positions::each(stands),
+        .valid_keys = posenc::row_range{cache.dead_rows, cache.dead_rows + cache.size()}};
     const auto queries = posenc::as_heads(q, w_.heads);
     matrix out;
-    if (path_ == attention_path::reference) {
-      out = posenc::reference::attention(queries, rows(cache.k[l]), rows(cache.v[l]), rope_, options);
-    } else {
+    cache.k[l].with_source([&](const auto& k) {
+      cache.v[l].with_source([&](const auto& v) {
+        if constexpr (std::is_same_v<decltype(k), decltype(v)>) {  // a cache is of one kind
+          if (path_ == attention_path::reference) {
+            out = posenc::reference::attention(queries, k, v, rope_, options);
+          } else {
 #if defined(LLAMA_FUSED)
-      // A thousand scores per head take some 25 µs: less is not worth waking threads for.
-      const bool is_short = q.rows() * cache.size() < 1024;
-      out = posenc::fused::attention(queries, rows(cache.k[l]), rows(cache.v[l]), rope_, options,
-                                     posenc::fused::openmp_executor(is_short ? 1 : threads_));
+            // A thousand scores per head take some 25 µs: less is not worth waking threads for.
+            const bool is_short = q.rows() * cache.size() < 1024;
+            out = posenc::fused::attention(queries, k, v, rope_, options,
+                                           posenc::fused::openmp_executor(is_short ? 1 : threads_));
 #endif
-    }
+          }
+        }
+      });
+    });
     attention_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return out;
   }
 
   weights w_;
   attention_path path_ = attention_path::reference;
+  cache_kind cache_kind_ = cache_kind::plain;
   [[maybe_unused]] int threads_;
   posenc::rope<float> rope_;
   matrix last_attention_;
   double attention_seconds_ = 0;
 };
+
+/// The kinds of cache that the heads of a model fit.
+[[nodiscard]] inline std::vector<cache_kind> kinds_that_fit(const model& m) {
+  std::vector<cache_kind> kinds{cache_kind::plain, cache_kind::paged};
+  if (m.parameters().width / m.parameters().heads % posenc::q8_0_channels == 0)
+    kinds.push_back(cache_kind::q8_0);
+  return kinds;
+}
 
 }  // namespace llama

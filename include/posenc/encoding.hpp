@@ -337,6 +337,14 @@ void rotate_row(const E& encoding, std::span<S> head, const positions& where, in
     rotate_key(encoding, head, where[row]);
 }
 
+/// The rotation of an encoding that turns values as well; null where there is none.
+template <class E>
+[[nodiscard]] const rotation* rotation_of_values(const E& encoding) noexcept {
+  if constexpr (lowers_to_rotation<E>)
+    if (encoding.lowered().rotates_values) return &encoding.lowered();
+  return nullptr;
+}
+
 /// Refuses places on axes for an encoding that rotates by one position. \throws std::invalid_argument
 template <class E, class S>
 void check_axes(const positions& queries, const positions& keys) {

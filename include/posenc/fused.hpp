@@ -13,8 +13,8 @@
 ///
 /// | | |
 /// |---|---|
-/// | storage | float, Eigen::bfloat16, Eigen::half for each of q, k, v and output; arithmetic and log-sum-exp in float |
-/// | shapes | head_dim and value_dim 1 … 512, any number of tokens, any strides; nothing between rows is touched |
+/// | storage | float, Eigen::bfloat16, Eigen::half for each of q, k, v and output; k and v also paged, quantised and float8_e4m3 (cache/source.hpp); arithmetic and log-sum-exp in float |
+/// | shapes | head_dim and value_dim 1 … 1024, any number of tokens, any strides; nothing between rows is touched |
 /// | encodings | every one: lower/encodings.hpp says what each door comes down to |
 /// | masks | every one of masks.hpp; tiles that are hidden are skipped |
 /// | error | relative (norm) ≤ 1e-6 of the exact result for float storage at any position, where scores stay within ±16; beyond, a score s loses \|s\|·6e-8, as in any float softmax |

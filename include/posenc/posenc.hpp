@@ -29,6 +29,12 @@
 #include <posenc/attention/options.hpp>
 #include <posenc/attention/reference.hpp>
 #include <posenc/attention/self_attention.hpp>
+#include <posenc/cache/float8.hpp>
+#include <posenc/cache/joined.hpp>
+#include <posenc/cache/paged.hpp>
+#include <posenc/cache/q8_0.hpp>
+#include <posenc/cache/quantised.hpp>
+#include <posenc/cache/source.hpp>
 #include <posenc/encoding.hpp>
 #include <posenc/encodings/alibi.hpp>
 #include <posenc/encodings/any_encoding.hpp>
@@ -48,8 +54,8 @@
 #include <posenc/encodings/t5_bias.hpp>
 #include <posenc/encodings/xpos.hpp>
 #include <posenc/errors.hpp>
-#include <posenc/parameters.hpp>
 #include <posenc/masks.hpp>
+#include <posenc/parameters.hpp>
 #include <posenc/positions.hpp>
 #include <posenc/rope/apply.hpp>
 #include <posenc/rope/convert_pairing.hpp>

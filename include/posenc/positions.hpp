@@ -27,8 +27,8 @@ inline constexpr position position_limit = (position{1} << 62) - 1;
 /// A place on up to four axes (time, height, width, extra), for encodings whose pairs follow different axes.
 using axis_positions = std::array<position, 4>;
 
-/// The positions of the rows of a tensor: a run (first, first+1, …), one explicit position per row, or not
-/// given. A view: explicit positions stay in the caller's memory.
+/// The positions of the rows of a tensor: a run (first, first+1, …), a ring of the latest, one explicit position per
+/// row, or not given. A view: explicit positions stay in the caller's memory.
 ///
 ///     options.query_positions = posenc::positions::from(4096);     // 4096, 4097, …
 ///     options.key_positions = posenc::positions::each(my_vector);  // my_vector[row]
@@ -47,6 +47,23 @@ class positions {
     positions result;
     result.first_ = first;
     result.kind_ = kind::run;
+    return result;
+  }
+
+  /// Those of a ring buffer of `capacity` rows before token `next` is written: row r holds the latest position below
+  /// `next` that is r modulo capacity. While next < capacity only the rows below `next` are tokens; give the call so many.
+  ///
+  ///     cache.row(n % capacity) = key_of_token(n);
+  ///     options.key_positions = posenc::positions::ring(capacity, n + 1);
+  /// \throws std::invalid_argument when the capacity is not positive or `next` is negative
+  [[nodiscard]] static positions ring(index_t capacity, position next) {
+    detail::require(capacity >= 1, "positions::ring: a capacity of ", capacity);
+    detail::require(next >= 0, "positions::ring: next is ", next);
+    if (next <= capacity) return from(0);
+    positions result = from(next - next % capacity - capacity);
+    result.split_ = static_cast<index_t>(next % capacity);
+    result.capacity_ = capacity;
+    if (result.split_ > 0) result.kind_ = kind::ring;
     return result;
   }
 
@@ -88,9 +105,10 @@ class positions {
   /// The places on the axes, one per row; empty where there are none.
   [[nodiscard]] constexpr std::span<const axis_positions> axes() const noexcept { return places_; }
 
-  /// The last `count` of `rows` rows.
+  /// The last `count` of `rows` rows; of a ring, those written last.
   [[nodiscard]] constexpr positions last(index_t count, index_t rows) const noexcept {
     positions result = *this;
+    if (kind_ == kind::ring) result = from(first_ + capacity_ + split_ - count).with_axes(places_);
     if (kind_ == kind::run) result.first_ += rows - count;
     if (kind_ == kind::each) result.of_rows_ = of_rows_.last(static_cast<std::size_t>(count));
     if (has_axes()) result.places_ = places_.last(static_cast<std::size_t>(count));
@@ -100,12 +118,18 @@ class positions {
   /// True for a run; resolve() makes a run of explicit positions that happen to be consecutive.
   [[nodiscard]] constexpr bool is_run() const noexcept { return kind_ == kind::run; }
 
-  /// The explicit positions; empty for a run.
+  /// In a ring, the rows before this one were written a round later than the others: row r < ring_split() stands at
+  /// (*this)[0] + r, the others at (*this)[0] + r − ring_capacity(). 0 where there is no ring.
+  [[nodiscard]] constexpr index_t ring_split() const noexcept { return kind_ == kind::ring ? split_ : 0; }
+  [[nodiscard]] constexpr index_t ring_capacity() const noexcept { return capacity_; }
+
+  /// The explicit positions; empty for a run and for a ring.
   [[nodiscard]] constexpr std::span<const position> explicit_positions() const noexcept { return of_rows_; }
 
   /// The position of `row`. Only for positions that are given.
   [[nodiscard]] constexpr position operator[](index_t row) const noexcept {
-    return kind_ == kind::run ? first_ + row : of_rows_[static_cast<std::size_t>(row)];
+    if (kind_ == kind::each) return of_rows_[static_cast<std::size_t>(row)];
+    return first_ + row + (row < split_ ? capacity_ : 0);
   }
 
   /// These positions checked against a tensor of `rows` rows; consecutive explicit positions become a run.
@@ -119,6 +143,13 @@ class positions {
         for (const position at : place)
           detail::require(at >= -position_limit && at <= position_limit, what, " position ", at,
                           " on an axis is beyond ±(2^62 − 1)");
+    }
+    if (kind_ == kind::ring) {
+      detail::require(rows == capacity_, what, " positions: a ring of ", capacity_, " rows for ", rows,
+                      " rows; once it is full, all of its rows are keys");
+      detail::require(first_ <= position_limit - 2 * capacity_, what, " positions of a ring from ", first_,
+                      " are beyond ±(2^62 − 1)");
+      return *this;
     }
     if (kind_ == kind::run) {
       detail::require(first_ >= -position_limit && first_ <= position_limit - rows + 1, what,
@@ -138,10 +169,11 @@ class positions {
   }
 
  private:
-  enum class kind : unsigned char { none, run, each };
+  enum class kind : unsigned char { none, run, ring, each };
   std::span<const position> of_rows_{};
   std::span<const axis_positions> places_{};
   position first_ = 0;
+  index_t split_ = 0, capacity_ = 0;  ///< of a ring
   kind kind_ = kind::none;
 };
 

@@ -74,7 +74,7 @@ void with_case(const nlohmann::json& one, const With& with) {
   if (name == "rope") return with(posenc::rope<double>{halves}, options);
   if (name == "rope_interleaved") {
     posenc::frequency_ladder<long double> ladder{posenc::plain_frequencies<long double>(d, 10'000.0),
-                                                 static_cast<long double>(0.1 * std::log(4.0) + 1)};
+                                                 0.1 * std::log(4.0) + 1};
     return with(posenc::rope<double>::from_frequencies(neighbours, ladder), options);
   }
   if (name == "xpos") return with(posenc::xpos<double>{{.rope = neighbours}}, options);

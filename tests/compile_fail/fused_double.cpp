@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /// \file
 /// The fused path computes in float: double matrices are refused with the way out.
-// error: fused attention takes float, Eigen::bfloat16 or Eigen::half
+// error: fused attention takes queries and outputs of float, Eigen::bfloat16 or Eigen::half
 // error: posenc::reference::attention
 #define POSENC_FUSED_DISPATCH_ONLY
 #include <posenc/fused.hpp>

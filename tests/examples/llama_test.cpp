@@ -243,6 +243,57 @@ TEST_F(LlamaCache, ContextShiftIsExactInTheFirstLayer) {
   EXPECT_REFUSAL(shifted.drop_oldest(shifted.size() + 1), std::invalid_argument, "cannot drop 110");
 }
 
+/// The same weights as two query heads of 32 channels on one KV head, which blocks of q8_0 fit.
+llama::model model_of_wide_heads() {
+  llama::weights w = llama::load_weights(file_name, posenc::read_gguf(file_name), [](double) {});
+  w.heads = 2, w.kv_heads = 1;
+  posenc::rope_description description = posenc::rope_encoding(w.positions).rope();
+  description.options.head_dim = 32;
+  description.options.rotary_dim.reset();
+  w.positions.encodings.front().parameters = description;
+  return {std::move(w), attention_path::reference, 1};
+}
+
+TEST(LlamaCaches, PagedIsPlainToTheBit) {
+  llama::model model = make_model(), paged = make_model();
+  paged.use_cache(llama::cache_kind::paged);
+  for (const std::size_t piece : {1U, 33U})
+    EXPECT_EQ(logits_of(paged, expected_tokens(), piece), logits_of(model, expected_tokens(), piece));
+  // 50 tokens are three pages and two rows of the fourth; then 30 more, and another scaling.
+  std::vector<matrix> logits;
+  for (llama::model* m : {&model, &paged}) {
+    const std::vector<token> tokens = expected_tokens();
+    kv_cache cache = m->empty_cache();
+    (void)llama::prefill(*m, tokens, cache);
+    for (const llama::index_t count : {50, 30}) {
+      cache.drop_oldest(count);
+      (void)m->evaluate({&tokens[3], 1}, cache, wanted_logits::last);
+    }
+    cache.renumber();
+    m->use_scaling(posenc::parse_scaling("yarn:factor=4", trained));
+    EXPECT_EQ(cache.size(), static_cast<llama::index_t>(tokens.size()) - 78);
+    logits.push_back(m->evaluate({&tokens[4], 1}, cache, wanted_logits::last));
+  }
+  EXPECT_EQ(logits[1], logits[0]);
+}
+
+TEST(LlamaCaches, Q8_0ComesClose) {
+  llama::model model = model_of_wide_heads();
+  const matrix plain = logits_of(model, expected_tokens(), 20);
+  model.use_cache(llama::cache_kind::q8_0);
+  const matrix q8_0 = logits_of(model, expected_tokens(), 20);
+  // A number is off by up to 1/254 of the largest of its block, and scores of random weights reach the tens: some
+  // hundredths. Rows or scales that are mixed up differ by about 1.
+  const float difference = (q8_0 - plain).norm() / plain.norm();
+  EXPECT_LT(difference, 0.1F);
+  EXPECT_GT(difference, 1e-4F);
+  EXPECT_TRUE(llama::compare_caches(model, prompt(), 10));
+  EXPECT_EQ(llama::kinds_that_fit(make_model()).size(), 2U);
+  EXPECT_REFUSAL(make_model().use_cache(llama::cache_kind::q8_0), std::invalid_argument,
+                 "heads of 16 channels are not whole blocks of 32");
+  EXPECT_REFUSAL(llama::parse_cache("Q8"), std::invalid_argument, "--cache: Q8 is not plain, paged or q8_0");
+}
+
 // Perplexity against context -------------------------------------------------------------------------------
 
 TEST(LlamaContextStudy, PassesAreKeptAndNotRunAgain) {

@@ -187,7 +187,7 @@ TEST(FusedAttention, RefusesBeforeWriting) {
   EXPECT_THROW(run(rope_of(16), {}), std::invalid_argument);
   EXPECT_THROW(run(posenc::alibi<float>{{.heads = 1}}, {}), std::invalid_argument);
   EXPECT_TRUE((out.array() == 7).all());
-  const auto wide = random_matrix<float>(3, 513, 1);
+  const auto wide = random_matrix<float>(3, 1025, 1);
   EXPECT_THROW(static_cast<void>(posenc::fused::attention(wide, wide, wide, posenc::no_encoding{})),
                std::invalid_argument);
 }

@@ -14,11 +14,13 @@
 
 namespace llama {
 
-/// Prefill of each context length, then decode of `count` tokens behind it.
-inline void print_speed(model& m, std::span<const std::size_t> contexts, int count) {
-  std::printf("%8s  %22s  %22s\n%8s  %12s %9s  %12s %9s\n", "", "prefill", "decode", "context", "tokens/s",
-              "attention", "tokens/s", "attention");
-  for (const std::size_t context : contexts) {
+/// Prefill of each context length, then decode of `count` tokens behind it, over caches of each kind.
+inline void print_speed(model& m, std::span<const std::size_t> contexts, int count,
+                        std::span<const cache_kind> kinds) {
+  std::printf("%8s  %5s  %22s  %22s\n%8s  %5s  %12s %9s  %12s %9s\n", "", "", "prefill", "decode", "context",
+              "cache", "tokens/s", "attention", "tokens/s", "attention");
+  const auto speed_of = [&](std::size_t context, cache_kind kind) {
+    m.use_cache(kind);
     // Which tokens they are does not matter to the time.
     std::vector<token> tokens(context + static_cast<std::size_t>(count));
     const std::size_t vocabulary = static_cast<std::size_t>(m.parameters().embedding.rows());
@@ -34,14 +36,16 @@ inline void print_speed(model& m, std::span<const std::size_t> contexts, int cou
                   100 * (m.attention_seconds() - attention_before) / seconds);
       std::fflush(stdout);
     };
-    std::printf("%8zu", context);
+    std::printf("%8zu  %5s", context, name_of(kind));
     measure(context, [&] { (void)prefill(m, std::span(tokens).first(context), cache); });
     measure(tokens.size() - context, [&] {
       for (std::size_t n = context; n < tokens.size(); ++n)
         (void)m.evaluate({&tokens[n], 1}, cache, wanted_logits::last);
     });
     std::puts("");
-  }
+  };
+  for (const std::size_t context : contexts)
+    for (const cache_kind kind : kinds) speed_of(context, kind);
   std::printf("peak memory %.0f MiB\n", peak_mebibytes());
 }
 

@@ -344,6 +344,8 @@ parameter_gradients<detail::working_t<Q>> attention_backward_batch(
       using concrete = std::remove_cvref_t<decltype(one)>;
       static_assert(detail::check_encoding<concrete, work>());
       detail::check_embedded<concrete, work>(s.options.is_embedded);
+      detail::require(detail::rotation_of_values(one) == nullptr,
+                      "attention_backward: no gradient through values that rotate (rotates_values)");
       const detail::resolved_options call = detail::resolve(s.options, s.q, s.k, s.v);
       if (sums.empty())
         shared.encoding = parameter_list<sum>::zeros_like(detail::parameters_of_concrete(one));

@@ -15,18 +15,20 @@
 #include <span>
 
 #include <posenc/attention/options.hpp>
+#include <posenc/cache/source.hpp>
 #include <posenc/detail/scalar.hpp>
 #include <posenc/errors.hpp>
 #include <posenc/views.hpp>
 
 namespace posenc::inline v0_2 {
 
-/// One sequence of a batch.
+/// One sequence of a batch. K and V are the scalar of a buffer or the type of a source (cache/source.hpp):
+/// attention_sequence<float, Eigen::bfloat16>, attention_sequence<float, paged_view<const float>>.
 template <class Q, class K = Q, class V = K, class O = Q>
 struct attention_sequence {
   heads_view<const Q> q;
-  heads_view<const K> k;
-  heads_view<const V> v;
+  detail::source_of_t<K> k;
+  detail::source_of_t<V> v;
   heads_view<O> out;
   head_scalars_view<detail::working_t<O>> log_sum_exp{};  ///< empty where it is not wanted
   attention_options options{};
@@ -48,7 +50,8 @@ void check_apart(std::span<const Sequence> sequences) {
   bool in_order = true;
   for (std::size_t n = 0; n < count; ++n) {
     const Sequence& s = sequences[n];
-    join(read, addresses(s.q)), join(read, addresses(s.k)), join(read, addresses(s.v));
+    const auto join_read = [&](const auto& part) { join(read, addresses(part)); };
+    join_read(s.q), for_each_part(s.k, join_read), for_each_part(s.v, join_read);
     const address_range out = addresses(s.out);
     in_order = in_order && (written.end <= out.begin || out.begin == out.end || n == 0) &&
                s.log_sum_exp.data == nullptr;
@@ -60,8 +63,8 @@ void check_apart(std::span<const Sequence> sequences) {
       if (n == m) continue;
       const Sequence &a = sequences[n], &b = sequences[m];
       const auto lse = as_rows(a.log_sum_exp);
-      require(!overlap(a.out, b.q) && !overlap(a.out, b.k) && !overlap(a.out, b.v) && !overlap(lse, b.q) &&
-                  !overlap(lse, b.k) && !overlap(lse, b.v),
+      require(!overlap(a.out, b.q) && !overlaps(a.out, b.k) && !overlaps(a.out, b.v) && !overlap(lse, b.q) &&
+                  !overlaps(lse, b.k) && !overlaps(lse, b.v),
               "attention_batch: the output of sequence ", n, " overlaps q, k or v of sequence ", m,
               " in memory");
       require(m < n || (!overlap(a.out, b.out) && !overlap(lse, b.out) &&

@@ -9,6 +9,7 @@
 #include <span>
 
 #include <posenc/attention/visibility.hpp>
+#include <posenc/cache/source.hpp>
 #include <posenc/detail/floating.hpp>
 #include <posenc/errors.hpp>
 #include <posenc/masks.hpp>
@@ -200,19 +201,19 @@ inline void check_scale(double scale) {
 }
 
 /// The shapes of the tensors of a call. \throws std::invalid_argument when they do not fit one another.
-template <class Q, class K, class V>
-[[nodiscard]] attention_shape shape_of(const heads_view<Q>& q, const heads_view<K>& k,
-                                       const heads_view<V>& v) {
-  check_view(q, "q"), check_view(k, "k"), check_view(v, "v");
-  require(k.heads == v.heads, "attention: k has ", k.heads, " heads, v has ", v.heads);
-  require(q.head_dim == k.head_dim, "attention: head_dim of q ", q.head_dim, " and of k ", k.head_dim,
-          " must be equal (with heads ", q.heads, ", kv_heads ", k.heads, ")");
-  require(k.tokens == v.tokens, "attention: k has ", k.tokens, " tokens, v has ", v.tokens);
-  return {q.tokens, k.tokens, q.heads, k.heads, q.head_dim, v.head_dim};
+template <class Q, kv_source K, kv_source V>
+[[nodiscard]] attention_shape shape_of(const heads_view<Q>& q, const K& k, const V& v) {
+  check_view(q, "q"), source_traits<K>::check(k, "k"), source_traits<V>::check(v, "v");
+  const source_shape keys = shape_of_source(k), values = shape_of_source(v);
+  require(keys.heads == values.heads, "attention: k has ", keys.heads, " heads, v has ", values.heads);
+  require(q.head_dim == keys.head_dim, "attention: head_dim of q ", q.head_dim, " and of k ", keys.head_dim,
+          " must be equal (with heads ", q.heads, ", kv_heads ", keys.heads, ")");
+  require(keys.tokens == values.tokens, "attention: k has ", keys.tokens, " tokens, v has ", values.tokens);
+  return {q.tokens, keys.tokens, q.heads, keys.heads, q.head_dim, values.head_dim};
 }
-template <class Q, class K, class V>
-[[nodiscard]] resolved_options resolve(const attention_options& options, const heads_view<Q>& q,
-                                       const heads_view<K>& k, const heads_view<V>& v) {
+template <class Q, kv_source K, kv_source V>
+[[nodiscard]] resolved_options resolve(const attention_options& options, const heads_view<Q>& q, const K& k,
+                                       const V& v) {
   return resolve(options, shape_of(q, k, v));
 }
 
@@ -260,9 +261,9 @@ template <class T>
 }
 
 /// \throws std::invalid_argument when the output does not fit the call or shares memory with an input.
-template <class Q, class K, class V, class O, class L>
-void check_output(const attention_shape& shape, const heads_view<Q>& q, const heads_view<K>& k,
-                  const heads_view<V>& v, const heads_view<O>& out, const head_scalars_view<L>& log_sum_exp) {
+template <class Q, kv_source K, kv_source V, class O, class L>
+void check_output(const attention_shape& shape, const heads_view<Q>& q, const K& k, const V& v,
+                  const heads_view<O>& out, const head_scalars_view<L>& log_sum_exp) {
   static_assert(!std::is_const_v<O> && !std::is_const_v<L>,
                 "posenc: the output of attention must be writable, not a view of const");
   check_view(out, "output");
@@ -270,14 +271,14 @@ void check_output(const attention_shape& shape, const heads_view<Q>& q, const he
           "output is ", out.tokens, " x ", out.heads, " x ", out.head_dim, ", needed is ", shape.query_tokens,
           " x ", shape.heads, " x ", shape.value_dim);
   check_disjoint_rows(out, "output");
-  require(!overlap(out, q) && !overlap(out, k) && !overlap(out, v), "output overlaps q, k or v in memory");
+  require(!overlap(out, q) && !overlaps(out, k) && !overlaps(out, v), "output overlaps q, k or v in memory");
   if (log_sum_exp.data == nullptr) return;
   require(log_sum_exp.tokens == shape.query_tokens && log_sum_exp.heads == shape.heads, "log_sum_exp is ",
           log_sum_exp.tokens, " x ", log_sum_exp.heads, ", needed is ", shape.query_tokens, " x ",
           shape.heads);
   const heads_view<L> rows = as_rows(log_sum_exp);
   check_disjoint_rows(rows, "log_sum_exp");
-  require(!overlap(rows, q) && !overlap(rows, k) && !overlap(rows, v) && !overlap(rows, out),
+  require(!overlap(rows, q) && !overlaps(rows, k) && !overlaps(rows, v) && !overlap(rows, out),
           "log_sum_exp overlaps q, k, v or the output in memory");
 }
 

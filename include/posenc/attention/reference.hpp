@@ -7,6 +7,7 @@
 ///     s_ij ← c·tanh(s_ij / c)                                                 (softcap)
 ///     s_ij ← s_ij + b_h(i, j)                                                 (door bias, dense bias)
 ///     out_i = Σ_j e^{s_ij} (v_j + a_{j−i}) / Z_i,  Z_i = Σ_j e^{s_ij} + e^{sink},  over the keys j that i sees
+///     (where the rotation turns values too: R(−i) Σ_j e^{s_ij} R(j) v_j / Z_i)
 ///     log_sum_exp_i = ln Z_i
 ///
 /// The door embed is not here: it adds to rows before they are projected (encoding.hpp, self_attention.hpp).
@@ -28,9 +29,11 @@
 
 #include <posenc/attention/batch.hpp>
 #include <posenc/attention/options.hpp>
+#include <posenc/cache/source.hpp>
 #include <posenc/detail/floating.hpp>
 #include <posenc/detail/scalar.hpp>
 #include <posenc/encoding.hpp>
+#include <posenc/rope/rotation.hpp>
 #include <posenc/views.hpp>
 
 namespace posenc::inline v0_2 {
@@ -78,24 +81,34 @@ template <class Sum, class A, class B>
   return total;
 }
 
-/// One head as numbers that can be computed with.
-template <class Work, class S>
-[[nodiscard]] std::vector<Work> copy_of(std::span<const S> head) {
-  std::vector<Work> copy(head.size());
-  for (std::size_t c = 0; c < head.size(); ++c) copy[c] = static_cast<Work>(head[c]);
-  return copy;
+/// The rows of a KV head of a source that are tokens.
+template <class Work, class Source>
+[[nodiscard]] std::vector<std::vector<Work>> rows_of_head(const Source& source, const resolved_options& call,
+                                                          index_t kv_head) {
+  std::vector<std::vector<Work>> rows(static_cast<std::size_t>(call.key_tokens));
+  for (index_t j = call.valid_keys.begin; j < call.valid_keys.end; ++j)
+    rows[static_cast<std::size_t>(j)] = row_of<Work>(source, j, kv_head);
+  return rows;
+}
+
+/// The values of a KV head, rotated where the encoding says so.
+template <class Work, class V, class E>
+[[nodiscard]] std::vector<std::vector<Work>> values_of_head(const V& v, const E& encoding,
+                                                            const resolved_options& call, index_t kv_head) {
+  std::vector<std::vector<Work>> values = rows_of_head<Work>(v, call, kv_head);
+  if (const rotation* const by = rotation_of_values(encoding); by && !call.keys_are_rotated)
+    for (index_t j = call.valid_keys.begin; j < call.valid_keys.end; ++j)
+      by->apply_to_value(std::span<Work>(values[static_cast<std::size_t>(j)]), call.key_positions, j, false);
+  return values;
 }
 
 /// The keys of a KV head, rotated.
 template <class Work, class K, class E>
-[[nodiscard]] std::vector<std::vector<Work>> rotated_keys(const heads_view<const K>& k, const E& encoding,
+[[nodiscard]] std::vector<std::vector<Work>> rotated_keys(const K& k, const E& encoding,
                                                           const resolved_options& call, index_t kv_head) {
-  std::vector<std::vector<Work>> keys(static_cast<std::size_t>(call.key_tokens));
-  for (index_t j = call.valid_keys.begin; j < call.valid_keys.end; ++j) {
-    std::vector<Work>& key = keys[static_cast<std::size_t>(j)];
-    key = copy_of<Work>(k(j, kv_head));
-    if (!call.keys_are_rotated) rotate_row(encoding, std::span<Work>(key), call.key_positions, j, false);
-  }
+  std::vector<std::vector<Work>> keys = rows_of_head<Work>(k, call, kv_head);
+  for (index_t j = call.valid_keys.begin; j < call.valid_keys.end && !call.keys_are_rotated; ++j)
+    rotate_row(encoding, std::span<Work>(keys[static_cast<std::size_t>(j)]), call.key_positions, j, false);
   return keys;
 }
 
@@ -113,7 +126,7 @@ class score_row {
         call_(call),
         head_(head),
         i_(i),
-        query_(copy_of<Work>(q(i, head))),
+        query_(row_of<Work>(q, i, head)),
         rotated_(query_),
         scale_(static_cast<sum>(call.scale_of(head))) {
     rotate_row(encoding, std::span<Work>(rotated_), call.query_positions, i, true);
@@ -211,8 +224,8 @@ template <class Work, class E>
 
 /// Calls use(head, row, i) for every valid query of every head.
 template <class Work, class Q, class K, class E, class Use>
-void for_each_row(const heads_view<const Q>& q, const heads_view<const K>& k, const E& encoding,
-                  const resolved_options& call, Use&& use) {
+void for_each_row(const heads_view<const Q>& q, const K& k, const E& encoding, const resolved_options& call,
+                  Use&& use) {
   check_axes<E, Work>(call.query_positions, call.key_positions);
   if constexpr (has_bias_heads<E>) {
     const index_t made_for = encoding.bias_heads();
@@ -231,23 +244,27 @@ void for_each_row(const heads_view<const Q>& q, const heads_view<const K>& k, co
 
 /// Attention of one resolved call.
 template <class S, class Q, class K, class V, class E>
-[[nodiscard]] attention_result<S> attend(const heads_view<const Q>& q, const heads_view<const K>& k,
-                                         const heads_view<const V>& v, const E& encoding,
-                                         const resolved_options& call) {
-  using work = work_of_t<Q, K, V>;
+[[nodiscard]] attention_result<S> attend(const heads_view<const Q>& q, const K& k, const V& v,
+                                         const E& encoding, const resolved_options& call) {
+  using work = work_of_t<Q, source_scalar_t<K>, source_scalar_t<V>>;
   using sum = sum_t<work>;
   attention_result<S> result;
   result.output.setZero(call.query_tokens, call.heads * call.value_dim);
   result.log_sum_exp.setConstant(call.query_tokens, call.heads, minus_infinity<working_t<S>>());
   std::vector<sum> output(static_cast<std::size_t>(call.value_dim));
+  std::vector<std::vector<work>> values;
+  index_t values_of = -1;
+  const rotation* const value_rotation = rotation_of_values(encoding);
+  if (value_rotation) value_rotation->check_values(call.value_dim);
   for_each_row<work>(q, k, encoding, call, [&](index_t head, const score_row<work, E>& row, index_t i) {
+    if (const index_t kv_head = head / call.group; kv_head != values_of)
+      values = values_of_head<work>(v, encoding, call, values_of = kv_head);
     const row_weights<sum> softmax = softmax_of(row, call, head);
     for (sum& channel : output) channel = sum(0);
     for (std::size_t n = 0; n < softmax.seen.size(); ++n) {
-      const std::span<const V> value = v(softmax.seen[n], head / call.group);
+      const std::vector<work>& value = values[static_cast<std::size_t>(softmax.seen[n])];
       const sum& weight = softmax.weights[n];
-      for (std::size_t c = 0; c < output.size(); ++c)
-        output[c] += sum(weight * static_cast<sum>(static_cast<work>(value[c])));
+      for (std::size_t c = 0; c < output.size(); ++c) output[c] += sum(weight * static_cast<sum>(value[c]));
       if constexpr (has_relative_value<E>) {
         const auto shift = encoding.relative_value(
             static_cast<int>(head), call.key_positions[softmax.seen[n]] - call.query_positions[i]);
@@ -256,6 +273,7 @@ template <class S, class Q, class K, class V, class E>
         for (std::size_t c = 0; c < output.size(); ++c) output[c] += sum(weight * static_cast<sum>(shift[c]));
       }
     }
+    if (value_rotation) value_rotation->apply_to_value(std::span<sum>(output), call.query_positions, i, true);
     for (index_t c = 0; c < call.value_dim; ++c)
       result.output(i, head * call.value_dim + c) =
           static_cast<S>(static_cast<working_t<S>>(output[static_cast<std::size_t>(c)]));
@@ -266,13 +284,13 @@ template <class S, class Q, class K, class V, class E>
 
 /// Attention as the public functions give it: the types and the encoding checked, the options resolved.
 template <class S, class Q, class K, class V, class E>
-[[nodiscard]] attention_result<S> result_of(const heads_view<const Q>& q, const heads_view<const K>& k,
-                                            const heads_view<const V>& v, const E& encoding,
-                                            const attention_options& options) {
+[[nodiscard]] attention_result<S> result_of(const heads_view<const Q>& q, const K& k, const V& v,
+                                            const E& encoding, const attention_options& options) {
   return with_settled(encoding, options.context_length, [&](const auto& one) {
     using concrete = std::remove_cvref_t<decltype(one)>;
-    static_assert(check_encoding<concrete, work_of_t<Q, K, V>>());
-    check_embedded<concrete, work_of_t<Q, K, V>>(options.is_embedded);
+    using work = work_of_t<Q, source_scalar_t<K>, source_scalar_t<V>>;
+    static_assert(check_encoding<concrete, work>());
+    check_embedded<concrete, work>(options.is_embedded);
     return attend<S>(q, k, v, one, resolve(options, q, k, v));
   });
 }
@@ -291,27 +309,26 @@ void write(const attention_result<O>& result, const heads_view<O>& out,
 
 }  // namespace detail
 
-/// Attention over strided views with its log-sum-exp; see the top of the file for the formula. Views may be of
-/// any types; the result has that of q.
+/// Attention over strided views or other sources of keys and values (cache/source.hpp) with its log-sum-exp; see the
+/// top of the file for the formula. They may be of any types; the result has that of q.
 /// \throws std::invalid_argument, std::out_of_range
-template <class Q, class K, class V, class E>
+template <class Q, kv_source K, kv_source V, class E>
 [[nodiscard]] attention_result<std::remove_const_t<Q>> attention_with_log_sum_exp(
-    heads_view<Q> q, heads_view<K> k, heads_view<V> v, const E& encoding, const attention_options& options) {
-  return detail::result_of<std::remove_const_t<Q>, std::remove_const_t<Q>, std::remove_const_t<K>,
-                           std::remove_const_t<V>>(q, k, v, encoding, options);
+    heads_view<Q> q, const K& k, const V& v, const E& encoding, const attention_options& options) {
+  using scalar = std::remove_const_t<Q>;
+  return detail::result_of<scalar>(heads_view<const scalar>(q), k, v, encoding, options);
 }
 
 /// The same into the caller's memory; nothing is written when it throws.
 /// \param out tokens × heads × value_dim, apart from q, k and v
 /// \param log_sum_exp ln Z per token and head, or an empty view
-template <class Q, class K, class V, class E, class O>
-void attention_into(heads_view<Q> q, heads_view<K> k, heads_view<V> v, const E& encoding,
+template <class Q, kv_source K, kv_source V, class E, class O>
+void attention_into(heads_view<Q> q, const K& k, const V& v, const E& encoding,
                     const attention_options& options, heads_view<O> out,
                     std::type_identity_t<head_scalars_view<detail::working_t<O>>> log_sum_exp = {}) {
   detail::check_output(detail::shape_of(q, k, v), q, k, v, out, log_sum_exp);
   const attention_result<O> result =
-      detail::result_of<O, std::remove_const_t<Q>, std::remove_const_t<K>, std::remove_const_t<V>>(
-          q, k, v, encoding, options);
+      detail::result_of<O>(heads_view<const std::remove_const_t<Q>>(q), k, v, encoding, options);
   detail::write(result, out, log_sum_exp);
 }
 
@@ -324,8 +341,7 @@ void attention_batch(std::span<const attention_sequence<Q, K, V, O>> sequences, 
     detail::check_output(detail::shape_of(s.q, s.k, s.v), s.q, s.k, s.v, s.out, s.log_sum_exp);
   detail::check_apart(sequences);
   std::vector<attention_result<O>> results;
-  for (const auto& s : sequences)
-    results.push_back(detail::result_of<O, Q, K, V>(s.q, s.k, s.v, encoding, s.options));
+  for (const auto& s : sequences) results.push_back(detail::result_of<O>(s.q, s.k, s.v, encoding, s.options));
   for (std::size_t n = 0; n < sequences.size(); ++n)
     detail::write(results[n], sequences[n].out, sequences[n].log_sum_exp);
 }
@@ -358,10 +374,11 @@ template <class Q, class K, class V, class E>
 /// that are padding get 0 as weights, else −∞. Memory of heads × queries × keys is the caller's.
 /// \param stage how far the scores have come
 /// \throws std::invalid_argument, std::out_of_range; nothing is written then
-template <class Q, class K, class E, class T>
-void scores_into(heads_view<Q> q, heads_view<K> k, const E& encoding, const attention_options& options,
+template <class Q, kv_source K, class E, class T>
+void scores_into(heads_view<Q> q, const K& k, const E& encoding, const attention_options& options,
                  score_stage stage, scores_view<T> out) {
-  using work = detail::work_of_t<Q, K, K>;
+  using scalar = detail::source_scalar_t<K>;
+  using work = detail::work_of_t<Q, scalar, scalar>;
   using sum = detail::sum_t<work>;
   attention_options without_values = options;
   without_values.value_dim.reset();
@@ -378,7 +395,7 @@ void scores_into(heads_view<Q> q, heads_view<K> k, const E& encoding, const atte
     static_assert(detail::check_encoding<concrete, work>());
     detail::check_embedded<concrete, work>(options.is_embedded);
     detail::for_each_row<work>(
-        heads_view<const std::remove_const_t<Q>>(q), heads_view<const std::remove_const_t<K>>(k), one, call,
+        heads_view<const std::remove_const_t<Q>>(q), k, one, call,
         [&](index_t head, const detail::score_row<work, concrete>& row, index_t i) {
           T* const to = values.data() + (head * call.query_tokens + i) * call.key_tokens;
           if (stage == score_stage::weights) {

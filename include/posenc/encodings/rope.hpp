@@ -54,6 +54,8 @@ struct rope_options {
   /// Which channels pair up; comes with the weights, so there is no default.
   required<posenc::pairing> pairing;
   angle_mode angles = angle_mode::exact;
+  bool rotates_values =
+      false;  ///< keys serve as values, and carry positions there too (rotation::rotates_values)
 };
 
 namespace detail {
@@ -109,7 +111,8 @@ class rope {
     rotation_ = {.head_dim = options.head_dim,
                  .offset = options.rotary_offset,
                  .rotary_dim = r,
-                 .pairing = options.pairing};
+                 .pairing = options.pairing,
+                 .rotates_values = options.rotates_values};
     if (r == 0) return;
     set_ladder(scaling.template ladder<long double>(shape, context_length));
     if (options.angles == angle_mode::framework_float32)

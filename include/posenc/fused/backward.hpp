@@ -151,6 +151,9 @@ template <class Q, class K, class V, class O, class E>
                                                    std::span<const backward_sequence<Q, K, V, O>> sequences,
                                                    const E& encoding, const fused::execution& how) {
   static_assert(check_storage<Q, K, V, O>());
+  static_assert(
+      is_computed<K> && is_computed<V>,
+      "posenc: gradients are stored as float, Eigen::bfloat16 or Eigen::half, as their keys and values are");
   const kernel_table kernels = forward_kernels.backward();
   for (const auto& s : sequences) {
     check_backward(s);
@@ -170,6 +173,8 @@ template <class Q, class K, class V, class O, class E>
   for (std::size_t n = 0; n < sequences.size(); ++n) {
     const sequence& s = sequences[n];
     check_embedded<settled, float>(s.options.is_embedded);
+    require(rotation_of_values(encodings[n]) == nullptr,
+            "attention_backward: no gradient through values that rotate (rotates_values)");
     const resolved_options call = resolve(s.options, s.q, s.k, s.v);
     making.add(call, fused_calls::types_of<Q, K, V, O>(), encodings[n]);
     contexts.push_back({encodings[n], parameter_counts<settled>(encodings[n])});
@@ -188,7 +193,7 @@ template <class Q, class K, class V, class O, class E>
     const item& one = making.items()[n];
     backward_problem& problem = problems[n];
     static_cast<attention_problem&>(problem) = one.bound(making.memory());
-    problem.q = tensor_of(s.q), problem.k = tensor_of(s.k), problem.v = tensor_of(s.v);
+    problem.q = tensor_of(s.q), problem.k = cache_of(s.k), problem.v = cache_of(s.v);
     problem.result = tensor_of(s.out), problem.upstream = tensor_of(s.d_out);
     problem.d_q = output_of(s.d_q), problem.d_k = output_of(s.d_k), problem.d_v = output_of(s.d_v);
     problem.log_sum_exp = const_cast<float*>(s.log_sum_exp.data);  // it is only read

@@ -57,6 +57,7 @@ enum class kernel : unsigned char {
   none,     ///< no queries
   prefill,  ///< many queries: tiles of keys are copied, rotated and multiplied as matrices
   decode,   ///< few queries: keys are read where they lie
+  stacked,  ///< few queries of many heads over one KV head: its heads side by side, as in prefill
 };
 /// The forms that a bias can take in a plan.
 enum class bias_form : unsigned char {
@@ -134,8 +135,17 @@ struct layout {
 /// \throws std::invalid_argument, std::out_of_range
 template <class E>
 [[nodiscard]] item lower(const resolved_options& given, const fused::shape& types, const E& encoding) {
-  require(given.head_dim <= 512 && given.value_dim <= 512, "fused attention: head_dim ", given.head_dim,
-          " and value_dim ", given.value_dim, " must not exceed 512");
+  require(given.head_dim <= 1024 && given.value_dim <= 1024, "fused attention: head_dim ", given.head_dim,
+          " and value_dim ", given.value_dim, " must not exceed 1024");
+  require(given.head_dim % channels_of(types.k) == 0 && given.value_dim % channels_of(types.v) == 0,
+          "fused attention: head_dim ", given.head_dim, " and value_dim ", given.value_dim,
+          " are not whole blocks of q8_0");
+  require(types.k != storage::int8_by_token && types.v != storage::int8_by_channel,
+          "fused attention: k is stored as ", name_of(types.k), " and v as ", name_of(types.v),
+          "; keys have scales by channel, values by token");
+  for (const storage type : {types.q, types.out})
+    require(type <= storage::float16, "fused attention: q and out are float, bfloat16 or half, not ",
+            name_of(type));
   item one;
   attention_problem& problem = one.problem;
   problem.q.type = types.q, problem.k.type = types.k, problem.v.type = types.v, problem.out.type = types.out;
@@ -318,25 +328,89 @@ template <class T>
   return {reinterpret_cast<char*>(view.data), storage_of<T>, view.token_stride, view.head_stride};
 }
 
+/// A stride in bytes. One that nothing uses may be any number.
+template <class T>
+[[nodiscard]] index_t bytes_of_stride(index_t stride) noexcept {
+  return static_cast<index_t>(static_cast<std::size_t>(stride) * sizeof(T));
+}
+
+/// Rows of a cache as kernels take them.
+template <class T>
+[[nodiscard]] row_layout layout_of(const heads_view<T>& view) {
+  return {reinterpret_cast<const char*>(view.data), bytes_of_stride<T>(view.token_stride),
+          bytes_of_stride<T>(view.head_stride)};
+}
+template <class T>
+[[nodiscard]] row_layout layout_of(const paged_view<T>& view) {
+  return {nullptr,
+          bytes_of_stride<T>(view.token_stride),
+          bytes_of_stride<T>(view.head_stride),
+          view.pages.data(),
+          view.table.data(),
+          view.page_tokens};
+}
+template <class T>
+[[nodiscard]] row_layout layout_of(const cache_rows<T>& rows) {
+  return rows.in_pages ? layout_of(rows.paged) : layout_of(rows.block);
+}
+template <class S>
+[[nodiscard]] cache_tensor cache_of(const S& source) {
+  return {.type = storage_of<S>, .own = {layout_of(source), {}}};
+}
+[[nodiscard]] inline cache_tensor cache_of(const quantised_keys& source) {
+  return {.type = storage_of<quantised_keys>,
+          .own = {layout_of(source.codes), layout_of(source.scales)},
+          .group_tokens = source.group_tokens};
+}
+[[nodiscard]] inline cache_tensor cache_of(const quantised_values& source) {
+  return {.type = storage_of<quantised_values>, .own = {layout_of(source.codes), layout_of(source.scales)}};
+}
+[[nodiscard]] inline cache_tensor cache_of(const q8_0_view& source) {
+  return {.type = storage_of<q8_0_view>, .own = {layout_of(source.blocks), {}}};
+}
+template <class S>
+[[nodiscard]] cache_tensor cache_of(const joined<S>& source) {
+  cache_tensor all = cache_of(source.after);
+  const cache_tensor before = cache_of(source.before);
+  all.before = before.own;
+  all.before_tokens = shape_of_source(source.before).tokens;
+  require(all.before_tokens == 0 || shape_of_source(source.after).tokens == 0 ||
+              before.group_tokens == all.group_tokens,
+          "fused attention: groups of ", before.group_tokens, " tokens joined to groups of ",
+          all.group_tokens);
+  if (shape_of_source(source.after).tokens == 0) all.group_tokens = before.group_tokens;
+  return all;
+}
+
+/// Q and O are scalars, K and V scalars or sources.
 template <class Q, class K, class V, class O>
 consteval bool check_storage() {
   static_assert(
-      is_storable<std::remove_const_t<Q>> && is_storable<std::remove_const_t<K>> &&
-          is_storable<std::remove_const_t<V>> && is_storable<std::remove_const_t<O>>,
-      "posenc: fused attention takes float, Eigen::bfloat16 or Eigen::half, each tensor its own. For "
-      "double and other scalars use posenc::reference::attention, or convert.");
+      is_computed<Q> && is_computed<std::remove_const_t<O>>,
+      "posenc: fused attention takes queries and outputs of float, Eigen::bfloat16 or Eigen::half, each of "
+      "its own. For double and other scalars use posenc::reference::attention, or convert.");
+  static_assert(
+      has_storage<K> && has_storage<V>,
+      "posenc: fused attention takes keys and values of float, Eigen::bfloat16, Eigen::half, float8_e4m3 or "
+      "quantised (cache/). For double and other scalars use posenc::reference::attention, or convert.");
+  static_assert(
+      storage_of<K> != fused::storage::int8_by_token && storage_of<V> != fused::storage::int8_by_channel,
+      "posenc: quantised_keys are keys, quantised_values are values");
   static_assert(!std::is_const_v<O>, "posenc: the output of attention must be writable, not a view of const");
   return true;
 }
 
 /// Refuses scratch that shares memory with a tensor.
-template <class T>
-void check_scratch(const fused::workspace* memory, const heads_view<T>& view, const char* what) {
-  if (!memory || !memory->is_borrowed() || view.empty()) return;
-  const address_range a = addresses(view);
+template <kv_source S>
+void check_scratch(const fused::workspace* memory, const S& source, const char* what) {
+  if (!memory || !memory->is_borrowed()) return;
   const auto begin = reinterpret_cast<std::uintptr_t>(memory->borrowed().data());
-  require(a.begin >= begin + memory->borrowed().size() || begin >= a.end,
-          "fused attention: the borrowed workspace overlaps ", what, " in memory");
+  for_each_part(source, [&](const auto& view) {
+    if (view.empty()) return;
+    const address_range a = addresses(view);
+    require(a.begin >= begin + memory->borrowed().size() || begin >= a.end,
+            "fused attention: the borrowed workspace overlaps ", what, " in memory");
+  });
 }
 
 /// Everything a plan knows but its instruction set.
@@ -350,17 +424,16 @@ class planned {
 
   /// Attention over tensors of the planned shape. Neither lowers nor allocates; nothing is written when it throws,
   /// unless it is a function of the encoding's that throws in a kernel.
-  /// \param q,k,v,out views of the planned storage; out apart from the others
+  /// \param q,k,v,out views of the planned storage, k and v any source of it (cache/source.hpp); out apart from the others
   /// \param log_sum_exp ln Z per token and head, or an empty view
   /// \throws std::invalid_argument when a view does not fit the plan
-  template <class Q, class K, class V, class O>
-  void run(heads_view<Q> q, heads_view<K> k, heads_view<V> v, heads_view<O> out,
+  template <class Q, kv_source K, kv_source V, class O>
+  void run(heads_view<Q> q, const K& k, const V& v, heads_view<O> out,
            head_scalars_view<float> log_sum_exp = {}) {
-    static_assert(check_storage<Q, K, V, O>());
+    static_assert(check_storage<std::remove_const_t<Q>, K, V, O>());
     require(is_ready_, "fused::plan: the last reshape was refused; reshape the plan before it runs");
     const item& one = item_;
-    check_types(one.problem, storage_of<std::remove_const_t<Q>>, storage_of<std::remove_const_t<K>>,
-                storage_of<std::remove_const_t<V>>, storage_of<O>);
+    check_types(one.problem, storage_of<std::remove_const_t<Q>>, storage_of<K>, storage_of<V>, storage_of<O>);
     const attention_shape shape = shape_of(q, k, v);
     check_shape(one.problem, shape);
     check_output(shape, q, k, v, out, log_sum_exp);
@@ -368,8 +441,7 @@ class planned {
     check_scratch(borrowed_, out, "the output"),
         check_scratch(borrowed_, as_rows(log_sum_exp), "log_sum_exp");
     attention_problem problem = one.bound(memory_);
-    problem.q = tensor_of(q), problem.k = tensor_of(k), problem.v = tensor_of(v),
-    problem.out = output_of(out);
+    problem.q = tensor_of(q), problem.k = cache_of(k), problem.v = cache_of(v), problem.out = output_of(out);
     problem.log_sum_exp = log_sum_exp.data;
     problem.lse_token_stride = log_sum_exp.token_stride;
     problem.lse_head_stride = log_sum_exp.head_stride;
@@ -403,6 +475,7 @@ class planned {
     const task_plan& tasks = item_.tasks;
     return tasks.tasks == 0 ? fused::kernel::none
            : tasks.decode   ? fused::kernel::decode
+           : tasks.stacked  ? fused::kernel::stacked
                             : fused::kernel::prefill;
   }
   [[nodiscard]] fused::bias_form bias() const noexcept {

@@ -7,19 +7,35 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 #include <Eigen/Core>
 
 #include <posenc/attention/options.hpp>
+#include <posenc/cache/float8.hpp>
+#include <posenc/cache/joined.hpp>
+#include <posenc/cache/paged.hpp>
+#include <posenc/cache/q8_0.hpp>
+#include <posenc/cache/quantised.hpp>
 #include <posenc/positions.hpp>
 #include <posenc/rope/rotation.hpp>
+#include <posenc/views.hpp>
 
 namespace posenc::inline v0_2 {
 
 namespace fused {
 
-/// How the numbers of a tensor are stored; they are computed in float.
-enum class storage : unsigned char { float32, bfloat16, float16 };
+/// How the numbers of a tensor are stored; they are computed in float. Queries and outputs are of the first three.
+enum class storage : unsigned char {
+  float32,
+  bfloat16,
+  float16,
+  float8_e4m3,      ///< float8_e4m3 (cache/float8.hpp)
+  int8_by_channel,  ///< quantised_keys: of keys alone
+  int8_by_token,    ///< quantised_values: of values alone
+  q8_0,             ///< q8_0_view
+};
 
 }  // namespace fused
 
@@ -27,17 +43,79 @@ namespace detail::fused_problem {
 using fused::storage;
 
 template <class S>
-inline constexpr bool is_storable =
+inline constexpr bool is_computed =
     std::is_same_v<S, float> || std::is_same_v<S, Eigen::bfloat16> || std::is_same_v<S, Eigen::half>;
 
+/// What a tensor of a scalar, or a source of keys and values, is stored as.
 template <class S>
-inline constexpr storage storage_of = std::is_same_v<S, Eigen::bfloat16> ? storage::bfloat16
-                                      : std::is_same_v<S, Eigen::half>   ? storage::float16
-                                                                         : storage::float32;
+struct storage_type;
+template <>
+struct storage_type<float> : std::integral_constant<storage, storage::float32> {};
+template <>
+struct storage_type<Eigen::bfloat16> : std::integral_constant<storage, storage::bfloat16> {};
+template <>
+struct storage_type<Eigen::half> : std::integral_constant<storage, storage::float16> {};
+template <>
+struct storage_type<float8_e4m3> : std::integral_constant<storage, storage::float8_e4m3> {};
+template <class T>
+struct storage_type<heads_view<T>> : storage_type<std::remove_const_t<T>> {};
+template <class T>
+struct storage_type<paged_view<T>> : storage_type<std::remove_const_t<T>> {};
+template <class S>
+struct storage_type<joined<S>> : storage_type<S> {};
+template <>
+struct storage_type<quantised_keys> : std::integral_constant<storage, storage::int8_by_channel> {};
+template <>
+struct storage_type<quantised_values> : std::integral_constant<storage, storage::int8_by_token> {};
+template <>
+struct storage_type<q8_0_view> : std::integral_constant<storage, storage::q8_0> {};
 
-[[nodiscard]] constexpr index_t bytes_of(storage type) noexcept { return type == storage::float32 ? 4 : 2; }
+template <class S>
+inline constexpr storage storage_of = storage_type<S>::value;
+template <class S>
+concept has_storage = requires {
+  storage_type<S>::value;
+};
+
+/// Bytes of an element, and the channels that it holds.
+[[nodiscard]] constexpr index_t bytes_of(storage type) noexcept {
+  switch (type) {
+    case storage::float32:
+      return 4;
+    case storage::bfloat16:
+    case storage::float16:
+      return 2;
+    case storage::q8_0:
+      return sizeof(q8_0_block);
+    default:
+      return 1;
+  }
+}
+[[nodiscard]] constexpr index_t channels_of(storage type) noexcept {
+  return type == storage::q8_0 ? q8_0_channels : 1;
+}
+/// Bytes of so many channels.
+[[nodiscard]] constexpr index_t row_bytes(storage type, index_t channels) noexcept {
+  return channels / channels_of(type) * bytes_of(type);
+}
 [[nodiscard]] constexpr const char* name_of(storage type) noexcept {
-  return type == storage::float32 ? "float" : type == storage::bfloat16 ? "bfloat16" : "half";
+  switch (type) {
+    case storage::float32:
+      return "float";
+    case storage::bfloat16:
+      return "bfloat16";
+    case storage::float16:
+      return "half";
+    case storage::float8_e4m3:
+      return "float8_e4m3";
+    case storage::int8_by_channel:
+      return "quantised_keys";
+    case storage::int8_by_token:
+      return "quantised_values";
+    case storage::q8_0:
+      return "q8_0";
+  }
+  return "";
 }
 
 /// |stride|; one less where it is negative, so that it always fits.
@@ -52,28 +130,99 @@ struct basic_tensor {
   storage type = storage::float32;
   index_t token_stride = 0;
   index_t head_stride = 0;
+  Byte* const* tokens = nullptr;  ///< where each token lies, in place of data and token_stride
 
   [[nodiscard]] Byte* row(index_t token, index_t head) const noexcept {
-    return data + (token * token_stride + head * head_stride) * bytes_of(type);
+    Byte* const from = tokens ? tokens[token] : data + token * token_stride * bytes_of(type);
+    return from + head * head_stride * bytes_of(type);
   }
 };
 using tensor = basic_tensor<const char>;
 using output_tensor = basic_tensor<char>;
 
-/// The positions of the rows of a tensor: a run from `first`, or one each; and places on axes where they are given.
+/// Where the rows of a cache lie: in one buffer, or in pages. Strides in bytes.
+struct row_layout {
+  const char* data = nullptr;
+  index_t token_bytes = 0, head_bytes = 0;
+  const void* pages = nullptr;  ///< addresses of pages, of any pointer type
+  const std::int32_t* table = nullptr;
+  index_t page_tokens = 0;  ///< 0 where there are no pages
+
+  [[nodiscard]] bool operator==(const row_layout&) const = default;
+
+  [[nodiscard]] const char* page(index_t number) const noexcept {
+    const char* at;
+    std::memcpy(&at, static_cast<const char*>(pages) + table[number] * static_cast<index_t>(sizeof at),
+                sizeof at);
+    return at;
+  }
+  [[nodiscard]] const char* row(index_t token, index_t head) const noexcept {
+    if (page_tokens == 0) return data + token * token_bytes + head * head_bytes;
+    return page(token / page_tokens) + token % page_tokens * token_bytes + head * head_bytes;
+  }
+
+  /// Calls use(n, address of row first + n of head 0) for n < count, with one division in all.
+  template <class Use>
+  void for_each_row(index_t first, index_t count, Use&& use) const {
+    if (page_tokens == 0) {
+      for (index_t n = 0; n < count; ++n) use(n, data + (first + n) * token_bytes);
+      return;
+    }
+    index_t number = first / page_tokens, inside = first % page_tokens;
+    for (index_t n = 0; n < count; ++number, inside = 0) {
+      const char* const begin = page(number);
+      for (; inside < page_tokens && n < count; ++inside, ++n) use(n, begin + inside * token_bytes);
+    }
+  }
+};
+
+/// Keys or values: rows in one piece, or in two of the same kind (cache/joined.hpp).
+struct cache_tensor {
+  struct piece {
+    row_layout rows{};
+    row_layout scales{};  ///< of int8: floats, one row for each group of tokens
+
+    [[nodiscard]] bool operator==(const piece&) const = default;
+  };
+  storage type = storage::float32;
+  piece own{};
+  index_t group_tokens = 1;
+  piece before{};
+  index_t before_tokens = 0;  ///< rows of `before`, which come first
+
+  [[nodiscard]] const piece& piece_of(index_t token) const noexcept {
+    return token < before_tokens ? before : own;
+  }
+  /// A row of the tensor as a row of its piece.
+  [[nodiscard]] index_t row_in_piece(index_t token) const noexcept {
+    return token < before_tokens ? token : token - before_tokens;
+  }
+  [[nodiscard]] const char* row(index_t token, index_t head) const noexcept {
+    return piece_of(token).rows.row(row_in_piece(token), head);
+  }
+  [[nodiscard]] const char* scale_row(index_t token, index_t head) const noexcept {
+    return piece_of(token).scales.row(row_in_piece(token) / group_tokens, head);
+  }
+};
+
+/// The positions of the rows of a tensor: a run from `first`, of whose rows those before `split` stand `lap` later (a
+/// ring buffer); or one each. And places on axes where they are given.
 struct row_positions {
   position first = 0;
   const position* each = nullptr;
   const axis_positions* places = nullptr;
+  index_t split = 0, lap = 0;
 
-  [[nodiscard]] position operator[](index_t row) const noexcept { return each ? each[row] : first + row; }
+  [[nodiscard]] position operator[](index_t row) const noexcept {
+    return each ? each[row] : first + row + (row < split ? lap : 0);
+  }
   [[nodiscard]] const axis_positions* place(index_t row) const noexcept {
     return places ? places + row : nullptr;
   }
 
   /// True when `count` rows from `row` on stand on consecutive positions.
   [[nodiscard]] bool is_run(index_t row, index_t count) const noexcept {
-    if (!each) return true;
+    if (!each) return row >= split || row + count <= split;
     for (index_t n = 1; n < count; ++n)
       if (each[row + n] != each[row] + n) return false;
     return true;
@@ -123,7 +272,8 @@ inline constexpr double score_unit = 0.5 * 1.4426950408889634;
 
 /// One sequence's attention. Everything is validated before.
 struct attention_problem {
-  tensor q, k, v;
+  tensor q;
+  cache_tensor k, v;
   output_tensor out;
   float* log_sum_exp = nullptr;
   index_t lse_token_stride = 0, lse_head_stride = 0;
@@ -188,6 +338,8 @@ struct attention_problem {
     if (key_row >= b.open.begin && key_row < b.open.end && sees_window(query, key)) return true;
     return key_row >= b.base.begin && key_row < b.base.end && sees_position(query, key);
   }
+  /// True where values rotate like keys and outputs turn back.
+  [[nodiscard]] bool rotates_values() const noexcept { return rotary && rotary->rotates_values; }
   /// True where some score has to be looked at alone.
   [[nodiscard]] bool has_elements() const noexcept {
     return elements != nullptr || callbacks.bias != nullptr;
@@ -198,12 +350,13 @@ struct attention_problem {
 /// them.
 struct task_plan {
   bool decode = false;
-  index_t rows = 0;  ///< query rows of a tile (prefill)
+  bool stacked = false;  ///< the heads of a KV head side by side, as columns of a product
+  index_t rows = 0;      ///< query rows of a tile, of a task (decode), columns of a task (stacked)
   index_t heads_per_task = 1;
   index_t head_chunks = 1;    ///< tasks the heads of one KV head are spread over
-  index_t tiles = 0;          ///< query tiles (prefill) or key splits (decode)
-  index_t split = 0;          ///< keys of a split (decode)
-  row_range keys{};           ///< rows that some query may see (decode)
+  index_t tiles = 0;          ///< query tiles (prefill) or key splits (decode, stacked)
+  index_t split = 0;          ///< keys of a split (decode, stacked)
+  row_range keys{};           ///< rows that some query may see (decode, stacked)
   index_t tasks = 0;          ///< of the main phase
   index_t merges = 0;         ///< tasks of the merging phase, 0 when nothing is split
   index_t table_floats = 0;   ///< the table of R(t), at the start of what tasks share

@@ -23,46 +23,14 @@
 #include <posenc/errors.hpp>
 #include <posenc/fused/executor.hpp>
 #include <posenc/fused/plan.hpp>
+#include <posenc/fused/sequence.hpp>
+#include <posenc/fused/shared_prefix.hpp>
 #include <posenc/fused/workspace.hpp>
 #include <posenc/views.hpp>
 
 namespace posenc::inline v0_2 {
 
-namespace fused {
-
-/// One sequence of a batch (attention/batch.hpp).
-template <class Q, class K = Q, class V = K, class O = Q>
-using sequence = attention_sequence<Q, K, V, O>;
-
-}  // namespace fused
-
 namespace detail::fused_calls {
-using namespace fused_plans;
-
-template <class Q, class K, class V, class O>
-[[nodiscard]] fused::shape types_of() {
-  return {.q = storage_of<Q>, .k = storage_of<K>, .v = storage_of<V>, .out = storage_of<O>};
-}
-
-/// The order in which a sequence's cache lies.
-template <class K, class V>
-[[nodiscard]] fused::memory_order order_of(const heads_view<K>& k, const heads_view<V>& v) {
-  const auto side_by_side = [](const auto& view) {
-    return width_of_stride(view.head_stride) < width_of_stride(view.token_stride);
-  };
-  return side_by_side(k) && side_by_side(v) ? fused::memory_order::token_major
-                                            : fused::memory_order::head_major;
-}
-
-/// Points a planned problem at the tensors of its sequence.
-template <class Q, class K, class V, class O>
-void point(attention_problem& problem, const fused::sequence<Q, K, V, O>& s) {
-  problem.q = tensor_of(s.q), problem.k = tensor_of(s.k), problem.v = tensor_of(s.v);
-  problem.out = output_of(s.out);
-  problem.log_sum_exp = s.log_sum_exp.data;
-  problem.lse_token_stride = s.log_sum_exp.token_stride;
-  problem.lse_head_stride = s.log_sum_exp.head_stride;
-}
 
 /// The encoding of each sequence of a batch: the same for all, or what it settles into for each one's length.
 template <class E>
@@ -110,6 +78,34 @@ void plan_batch(builder& making, std::span<const fused::sequence<Q, K, V, O>> se
   making.finish(workers);
 }
 
+/// A batch whose sequences share prefixes, checked and run. False where none do.
+template <class Q, class K, class V, class O, class E>
+[[nodiscard]] bool run_shared(const kernel_table& kernels,
+                              std::span<const fused::sequence<Q, K, V, O>> sequences, const E& encoding,
+                              const fused::execution& how, fused::workspace& scratch) {
+  static_assert(check_encoding<E, float>());
+  shared_batch<fused::sequence<Q, K, V, O>> batch(sequences);
+  if (!batch.shares()) return false;
+  for (const auto& s : sequences) {
+    check_embedded<E, float>(s.options.is_embedded);
+    check_output(shape_of(s.q, s.k, s.v), s.q, s.k, s.v, s.out, s.log_sum_exp);
+  }
+  check_apart(sequences);
+  builder making(scratch, kernels, batch.items());
+  batch.plan(making, encoding, types_of<Q, K, V, O>());
+  making.finish(static_cast<index_t>(how.executor.workers()));
+  const std::span<item> items(making.items(), batch.items());
+  for (std::size_t n = 0; n < items.size(); ++n) {
+    making.prepare(n, encoding);
+    items[n].problem = items[n].bound(making.memory());
+    batch.point_item(n, items[n].problem);
+  }
+  fused_plans::run(kernels, making.where(), items, making.memory(), how.executor,
+                   [items](std::size_t n) -> const attention_problem& { return items[n].problem; });
+  batch.merge(how.executor);
+  return true;
+}
+
 /// A batch: checked first, all of it, then run.
 template <class Q, class K, class V, class O, class E>
 void run_batch(const kernel_table& kernels, std::span<const fused::sequence<Q, K, V, O>> sequences,
@@ -125,6 +121,8 @@ void run_batch(const kernel_table& kernels, std::span<const fused::sequence<Q, K
   }
   fused::workspace own;
   fused::workspace& scratch = how.memory ? *how.memory : own;
+  if constexpr (is_joined<K> && is_joined<V> && !settles_by_length<E>)
+    if (run_shared(kernels, sequences, encoding, how, scratch)) return;
   builder making(scratch, kernels, sequences.size());
   const encodings_of_batch<E> encodings(encoding, sequences);
   plan_batch(making, sequences, encodings, static_cast<index_t>(how.executor.workers()));
@@ -140,24 +138,25 @@ void run_batch(const kernel_table& kernels, std::span<const fused::sequence<Q, K
                    [items](std::size_t n) -> const attention_problem& { return items[n].problem; });
 }
 
-template <class S, class Q, class K, class V, class E>
-[[nodiscard]] attention_result<S> result_of(const kernel_table& kernels, heads_view<const Q> q,
-                                            heads_view<const K> k, heads_view<const V> v, const E& encoding,
-                                            const attention_options& options, const fused::execution& how) {
-  static_assert(check_storage<Q, K, V, S>());
-  attention_result<S> result;
-  const index_t heads = q.heads, value_dim = v.head_dim;
+template <class Q, kv_source K, kv_source V, class E>
+[[nodiscard]] attention_result<Q> result_of(const kernel_table& kernels, heads_view<const Q> q, const K& k,
+                                            const V& v, const E& encoding, const attention_options& options,
+                                            const fused::execution& how) {
+  using sequence = fused::sequence<Q, source_name_t<K>, source_name_t<V>, Q>;
+  static_assert(check_storage<Q, K, V, Q>());
+  attention_result<Q> result;
+  const index_t heads = q.heads, value_dim = shape_of_source(v).head_dim;
   require(q.tokens >= 0 && heads >= 0 && value_dim >= 0, "attention: negative shapes");
   result.output.resize(q.tokens, heads * value_dim);
   result.log_sum_exp.resize(q.tokens, heads);
-  const fused::sequence<Q, K, V, S> one{q,
-                                        k,
-                                        v,
-                                        token_major(result.output.data(), q.tokens, heads, value_dim),
-                                        {result.log_sum_exp.data(), q.tokens, heads, heads, 1},
-                                        options};
+  const sequence one{q,
+                     k,
+                     v,
+                     token_major(result.output.data(), q.tokens, heads, value_dim),
+                     {result.log_sum_exp.data(), q.tokens, heads, heads, 1},
+                     options};
   with_concrete(encoding, [&](const auto& concrete) {
-    run_batch(kernels, std::span<const fused::sequence<Q, K, V, S>>(&one, 1), concrete, how);
+    run_batch(kernels, std::span<const sequence>(&one, 1), concrete, how);
   });
   return result;
 }
@@ -188,19 +187,19 @@ void attention_batch(const std::vector<sequence<Q, K, V, O>>& sequences, const E
   fused::attention_batch(std::span<const sequence<Q, K, V, O>>(sequences), encoding, how);
 }
 
-/// Attention over strided views into the caller's memory, each of a type of its own. Nothing is written when it throws,
-/// unless it is one of the encoding's own functions that kernels call (lower/encodings.hpp) that throws: then the
-/// output is partly written.
+/// Attention over strided views into the caller's memory, keys and values from any source (cache/source.hpp), each of a
+/// type of its own. Nothing is written when it throws, unless it is one of the encoding's own functions that kernels
+/// call (lower/encodings.hpp) that throws: then the output is partly written.
 /// \param out tokens × heads × value_dim, apart from q, k and v
 /// \param log_sum_exp ln Z per token and head, or an empty view
 /// \throws std::invalid_argument, std::out_of_range
-template <class Q, class K, class V, class O, class E>
-void attention_into(heads_view<Q> q, heads_view<K> k, heads_view<V> v, const E& encoding,
+template <class Q, kv_source K, kv_source V, class O, class E>
+void attention_into(heads_view<Q> q, const K& k, const V& v, const E& encoding,
                     const attention_options& options, heads_view<O> out,
                     head_scalars_view<float> log_sum_exp = {}, const execution& how = {}) {
-  using one_sequence = sequence<std::remove_const_t<Q>, std::remove_const_t<K>, std::remove_const_t<V>,
-                                std::remove_const_t<O>>;
-  static_assert(posenc::detail::fused_plans::check_storage<Q, K, V, O>());
+  using one_sequence = sequence<std::remove_const_t<Q>, posenc::detail::source_name_t<K>,
+                                posenc::detail::source_name_t<V>, std::remove_const_t<O>>;
+  static_assert(posenc::detail::fused_plans::check_storage<std::remove_const_t<Q>, K, V, O>());
   const one_sequence one{q, k, v, out, log_sum_exp, options};
   fused::attention_batch(std::span<const one_sequence>(&one, 1), encoding, how);
 }
@@ -212,6 +211,18 @@ template <class Q, class K, class V, class O, class E>
                                           index_t workers = 1) {
   return posenc::detail::with_concrete(encoding, [&](const auto& one) {
     workspace own;
+    using concrete = std::remove_cvref_t<decltype(one)>;
+    if constexpr (posenc::detail::is_joined<K> && posenc::detail::is_joined<V> &&
+                  !settles_by_length<concrete>) {
+      const posenc::detail::fused_calls::shared_batch<sequence<Q, K, V, O>> batch(sequences);
+      if (batch.shares()) {
+        posenc::detail::fused_plans::builder making(own, posenc::detail::fused_kernels::this_isa::kernels(),
+                                                    batch.items());
+        batch.plan(making, one, posenc::detail::fused_calls::types_of<Q, K, V, O>());
+        making.finish(workers);
+        return making.where().bytes + workspace::line;
+      }
+    }
     posenc::detail::fused_plans::builder making(own, posenc::detail::fused_kernels::this_isa::kernels(),
                                                 sequences.size());
     posenc::detail::fused_calls::plan_batch(
@@ -222,14 +233,15 @@ template <class Q, class K, class V, class O, class E>
   });
 }
 
-/// Attention over strided views, with its log-sum-exp. The result has the type of q.
-template <class Q, class K, class V, class E>
+/// Attention over strided views or other sources of keys and values, with its log-sum-exp. The result has the type of q.
+template <class Q, kv_source K, kv_source V, class E>
 [[nodiscard]] attention_result<std::remove_const_t<Q>> attention_with_log_sum_exp(
-    heads_view<Q> q, heads_view<K> k, heads_view<V> v, const E& encoding, const attention_options& options,
+    heads_view<Q> q, const K& k, const V& v, const E& encoding, const attention_options& options,
     const execution& how = {}) {
-  return posenc::detail::fused_calls::result_of<std::remove_const_t<Q>, std::remove_const_t<Q>,
-                                                std::remove_const_t<K>, std::remove_const_t<V>>(
-      posenc::detail::fused_kernels::this_isa::kernels(), q, k, v, encoding, options, how);
+  using scalar = std::remove_const_t<Q>;
+  return posenc::detail::fused_calls::result_of<scalar>(posenc::detail::fused_kernels::this_isa::kernels(),
+                                                        heads_view<const scalar>(q), k, v, encoding, options,
+                                                        how);
 }
 
 /// Attention over matrices of tokens × (heads·head_dim), with its log-sum-exp. Column-major matrices and

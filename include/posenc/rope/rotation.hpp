@@ -5,8 +5,10 @@
 #pragma once
 
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include <posenc/detail/scalar.hpp>
@@ -56,6 +58,10 @@ struct rotation {
   position text_shift = 0;
   /// Multi-axis: false in vision towers, where a token outside the table stands nowhere.
   bool text_follows = true;
+
+  /// Keys serve as values (DeepSeek-V4): values rotate like keys and every output turns back by its query's position, so
+  /// that it holds Σ_j w_ij R(j − i) v_j. Without attention_factor. Needs values as wide as keys.
+  bool rotates_values = false;
 
   [[nodiscard]] index_t pairs() const noexcept { return rotary_dim / 2; }
 
@@ -143,6 +149,36 @@ struct rotation {
     for (index_t pair = 0; pair < pairs(); ++pair)
       turn_pair(head, pair, cos_sin_of_place<T>(pair, position_of(pair, place)),
                 static_cast<T>(attention_factor));
+  }
+
+  /// Rotates a value to its token, or an output back from its query's, in place; see rotates_values.
+  /// \param place on the axes, where the token has one
+  template <std::floating_point T, class S>
+  void apply_to_value(std::span<S> value, position token, const axis_positions* place, bool back) const {
+    check_head(static_cast<index_t>(value.size()));
+    for (index_t pair = 0; pair < pairs(); ++pair) {
+      cos_sin<T> angle =
+          place ? cos_sin_of_place<T>(pair, position_of(pair, *place)) : cos_sin_at<T>(pair, token);
+      if (back) angle.sin = -angle.sin;
+      turn_pair(value, pair, angle, T(1));
+    }
+  }
+
+  /// The same for row `row` of a tensor.
+  template <class S>
+  void apply_to_value(std::span<S> value, const positions& where, index_t row, bool back) const {
+    using angle = std::conditional_t<std::floating_point<S>, S, float>;
+    const axis_positions* const place =
+        where.has_axes() ? &where.axes()[static_cast<std::size_t>(row)] : nullptr;
+    apply_to_value<angle>(value, where[row], place, back);
+  }
+
+  /// \throws std::invalid_argument where values of so many channels cannot rotate
+  void check_values(index_t value_dim) const {
+    detail::require(value_dim == head_dim, "attention: values of ", value_dim,
+                    " channels cannot rotate like keys of ", head_dim, " (rotates_values)");
+    detail::require(growth_per_token.empty(),
+                    "attention: values cannot rotate by a rotation that grows (xPos)");
   }
 
   /// The position that pair `pair` sees of a place on the axes.

@@ -264,7 +264,7 @@ struct backward_task : prefill_task {
     const index_t width = panel_width(), at = column(head, panel), count = scores.keys;
     const index_t lane = scores.scores - scratch.scores, used = lane + scores.queries;
     const float* const tile = scratch.keys + keys.begin * loader.pack.stride;
-    if (!score(scores, scratch.queries + at * loader.pack.steps, tile, partial, own.slopes)) return;
+    if (!score(scores, scratch.queries + at * loader.pack.steps, keys, partial, own.slopes)) return;
 
     const float* const up_columns = own.up_columns + at * problem.value_dim;
     const product_shape by_channel{problem.value_dim, scratch.output_stride, 1, width, width};

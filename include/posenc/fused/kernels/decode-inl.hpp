@@ -20,6 +20,8 @@
 #include <posenc/fused/kernels/elements-inl.hpp>
 #include <posenc/fused/kernels/finish-inl.hpp>
 #include <posenc/fused/kernels/product-inl.hpp>
+#include <posenc/fused/kernels/splits-inl.hpp>
+#include <posenc/fused/storage/rows-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
@@ -27,48 +29,43 @@ namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 /// Keys of a block: as many as leave a block of keys and values of several heads, and what is on its way of the
 /// next one, in the second-level cache.
 HWY_INLINE index_t decode_keys(const attention_problem& problem) {
-  return problem.k.type == storage::float32 ? 32 : 64;
+  return problem.k.type == storage::float32 ? 32 : most_listed;
 }
 /// Queries and rows (queries × heads) of a task.
 inline constexpr index_t decode_queries = 8, decode_rows = 32;
 /// Bytes of keys and values of a block that may be on their way into the second-level cache.
 inline constexpr index_t decode_block_bytes = index_t{512} * 1024;
-/// Tasks wanted of one problem, and the fewest keys that are worth a split.
-inline constexpr index_t decode_tasks = 32, decode_split = 1024;
 /// Rows and vectors of values that are added up together: wide rather than high, so that values are read in the
 /// order of memory.
 inline constexpr index_t value_rows = many_registers ? decode_group : (std::min)(decode_group, index_t{2});
 inline constexpr int value_vectors = 4;
 
-/// Rows of keys that some query of the problem sees.
-inline HWY_NOINLINE row_range decode_range(const attention_problem& problem) {
-  row_range range{problem.valid_keys.begin, problem.valid_keys.begin};
-  for (index_t n = 0; n < problem.run_count; ++n)
-    for (index_t i = problem.valid_queries.begin; i < problem.valid_queries.end; ++i) {
-      const row_bounds seen = bounds_in(problem, i, problem.runs[n]);
-      range = hull_of(range, hull_of(seen.base, seen.open));
-    }
-  return range;
-}
-
 /// True when the decode kernel can take the problem; the prefill kernel takes every problem.
 HWY_INLINE bool fits_decode(const attention_problem& problem) {
   const encoding_callbacks& callbacks = problem.callbacks;
   return problem.query_tokens <= decode_queries && problem.runs && !callbacks.relative_key &&
-         !callbacks.relative_value && !callbacks.rotate &&
-         (!problem.rotary || problem.keys_are_rotated || problem.splits_positions);
+         !callbacks.relative_value && !problem.rotates_values();
 }
 
-/// Floats of one row's partial result: its output, padded, then largest and total.
-HWY_INLINE index_t partial_stride(const attention_problem& problem) {
-  return round_up(problem.value_dim, panel_width()) + panel_width();
+/// How a decode rotates its keys.
+enum class key_rotation : unsigned char {
+  none,       ///< they are taken as they are
+  by_steps,   ///< by one table of R(t) for all blocks, the queries by what is left of it
+  by_angles,  ///< by the angles of each key: positions do not split (several axes, float32 angles)
+  by_call,    ///< by the encoding's own function, in a copy of the block
+};
+HWY_INLINE key_rotation key_rotation_of(const attention_problem& problem) {
+  if (problem.keys_are_rotated) return key_rotation::none;
+  if (problem.callbacks.rotate) return key_rotation::by_call;
+  if (!problem.rotary) return key_rotation::none;
+  return problem.splits_positions ? key_rotation::by_steps : key_rotation::by_angles;
 }
 
 /// KV heads of a task. Where the heads of a token lie side by side, a task reads whole tokens, in the order
 /// of memory, as long as a block of them fits the second-level cache.
 HWY_INLINE index_t decode_kv_heads(const attention_problem& problem) {
   const index_t bytes_of_key =
-      problem.head_dim * bytes_of(problem.k.type) + problem.value_dim * bytes_of(problem.v.type);
+      row_bytes(problem.k.type, problem.head_dim) + row_bytes(problem.v.type, problem.value_dim);
   const index_t fit = decode_block_bytes / (decode_keys(problem) * bytes_of_key);
   return problem.token_major ? (std::clamp)(fit, index_t{1}, problem.kv_heads) : 1;
 }
@@ -81,28 +78,27 @@ HWY_INLINE task_plan plan_decode(const attention_problem& problem) {
   plan.head_chunks = (problem.group + plan.heads_per_task - 1) / plan.heads_per_task;
   const index_t kv_heads = decode_kv_heads(problem);
   plan.rows = kv_heads * plan.heads_per_task * problem.query_tokens;
-  plan.keys = decode_range(problem);
-  const index_t keys = plan.keys.end - plan.keys.begin;
-  const index_t groups = (problem.kv_heads + kv_heads - 1) / kv_heads * plan.head_chunks;
-  const index_t splits = (std::clamp)(keys / decode_split, index_t{1}, (decode_tasks + groups - 1) / groups);
-  plan.split = round_up((std::max)(index_t{1}, (keys + splits - 1) / splits), decode_keys(problem));
-  plan.tiles = (std::max)(index_t{1}, (keys + plan.split - 1) / plan.split);
-  plan.tasks = groups * plan.tiles;
-  plan.merges = plan.tiles > 1 ? groups : 0;
+  split_keys(problem, (problem.kv_heads + kv_heads - 1) / kv_heads * plan.head_chunks, decode_keys(problem),
+             plan);
   return plan;
 }
 
 /// The query rows of a decode task: heads in_group … in_group + count − 1 of each of kv_count KV heads, times the
-/// queries. A row has a slot; those of a KV head fill whole groups.
+/// queries. A row has a slot; those of a KV head fill whole groups, unless it has one row only.
 struct decode_rows_of_task {
   index_t first_kv, kv_count;
   index_t in_group, count;
   index_t queries, group;
+  bool copies_keys = false;  ///< one KV head at a time
 
   [[nodiscard]] index_t rows_of_kv() const { return count * queries; }
-  [[nodiscard]] index_t slots_of_kv() const { return round_up(rows_of_kv(), decode_group); }
+  /// One row for each KV head: the rows of several heads make a group.
+  [[nodiscard]] bool has_single_rows() const { return rows_of_kv() == 1 && !copies_keys; }
+  [[nodiscard]] index_t slots_of_kv() const {
+    return has_single_rows() ? 1 : round_up(rows_of_kv(), decode_group);
+  }
   [[nodiscard]] index_t rows() const { return kv_count * rows_of_kv(); }
-  [[nodiscard]] index_t slots() const { return kv_count * slots_of_kv(); }
+  [[nodiscard]] index_t slots() const { return round_up(kv_count * slots_of_kv(), decode_group); }
   [[nodiscard]] index_t slot(index_t row) const {
     return row / rows_of_kv() * slots_of_kv() + row % rows_of_kv();
   }
@@ -115,10 +111,16 @@ struct decode_rows_of_task {
 /// The scratch of one decode task.
 struct decode_scratch {
   float *queries, *turned, *sums, *scores, *output, *tail, *largest, *total, *keep;
-  std::uint64_t* phases;
-  pair_angles* angles;  ///< of each query
-  row_bounds* seen;     ///< of each query, in the run of keys at hand
-  position* nearest;    ///< of each query: nearest_distance, where the bias is linear
+  std::uint64_t *phases, *block_phases;  ///< of each query; of a block of keys
+  pair_angles* angles;                   ///< of each query
+  row_bounds* seen;                      ///< of each query, in the run of keys at hand
+  position* nearest;                     ///< of each query: nearest_distance, where the bias is linear
+  row_list *keys, *values;               ///< of three blocks: the one at hand, the next and the one after
+  float* block_scales;                   ///< of the rows of blocks at hand
+  float* angles_of_keys =
+      nullptr;              ///< of the block at hand, where they rotate by_angles: rows as in a table of R(t)
+  float* copies = nullptr;  ///< of the block at hand, where they rotate by_call
+  row_list* list_of_copies = nullptr;
   index_t output_stride = 0, floats = 0;
 
   decode_scratch(float* memory, const attention_problem& problem, const packed_head& pack,
@@ -132,6 +134,7 @@ struct decode_scratch {
     };
     output_stride = round_up(problem.value_dim, panel_width());
     phases = reinterpret_cast<std::uint64_t*>(take(2 * decode_queries * (pack.second + lanes())));
+    block_phases = reinterpret_cast<std::uint64_t*>(take(2 * pack.pairs));
     queries = take(slots * (pack.stride + lanes()));
     turned = take(slots * (pack.stride + lanes()));
     angles = reinterpret_cast<pair_angles*>(
@@ -139,6 +142,17 @@ struct decode_scratch {
     constexpr auto floats_of = [](std::size_t bytes) { return static_cast<index_t>(bytes / sizeof(float)); };
     seen = reinterpret_cast<row_bounds*>(take(decode_queries * floats_of(sizeof(row_bounds))));
     nearest = reinterpret_cast<position*>(take(decode_queries * floats_of(sizeof(position))));
+    keys = reinterpret_cast<row_list*>(take(3 * floats_of(sizeof(row_list))));
+    values = reinterpret_cast<row_list*>(take(3 * floats_of(sizeof(row_list))));
+    const index_t block = decode_keys(problem);
+    block_scales = take(decode_group * (std::max)(block_scale_floats(problem.k, block, problem.head_dim),
+                                                  block_scale_floats(problem.v, block, problem.value_dim)));
+    if (key_rotation_of(problem) == key_rotation::by_angles)
+      angles_of_keys = take(block * step_stride(*problem.rotary));
+    if (key_rotation_of(problem) == key_rotation::by_call) {
+      copies = take(block * pack.stride + lanes());
+      list_of_copies = reinterpret_cast<row_list*>(take(floats_of(sizeof(row_list))));
+    }
     sums = take(decode_keys(problem) * lanes());
     scores = take(slots * decode_keys(problem) + lanes());
     output = take(slots * output_stride);
@@ -147,13 +161,6 @@ struct decode_scratch {
   }
 };
 
-/// What a linear bias left out of every score of a row, in nats.
-HWY_INLINE double left_out(const attention_problem& problem, index_t head, index_t query) {
-  const bool is_token = query >= problem.valid_queries.begin && query < problem.valid_queries.end;
-  if (problem.bias.kind != distance_bias::form::linear || !is_token) return 0;
-  return bias_left_out(problem, head, nearest_distance(problem, query));
-}
-
 /// One split of the keys.
 struct decode_task {
   const attention_problem& problem;
@@ -161,6 +168,7 @@ struct decode_task {
   decode_scratch scratch;
   decode_rows_of_task rows;
   row_range keys;
+  key_rotation rotates = key_rotation_of(problem);
 
   [[nodiscard]] index_t query_stride() const { return loader.pack.stride + lanes(); }
   /// Where a slot's rotated query begins; channel c (a whole number of vectors) lies c·decode_group farther: in a
@@ -178,8 +186,7 @@ struct decode_task {
     return query >= problem.valid_queries.begin && query < problem.valid_queries.end;
   }
 
-  /// Packs the queries: as they are where keys rotate on load (they rotate block by block then), else rotated for
-  /// good.
+  /// Packs the queries: as they are where keys rotate by_steps (they rotate block by block then), else rotated for good.
   HWY_NOINLINE void pack_queries() const {
     pair_angles angles;
     // Rows that are padding are multiplied with the others and left out at the end: they must hold numbers.
@@ -187,11 +194,14 @@ struct decode_task {
       std::fill_n(scratch.turned, rows.slots() * query_stride(), 0.0f);
     for (index_t i = problem.valid_queries.begin; i < problem.valid_queries.end; ++i) {
       const position here = problem.queries[i];
-      if (problem.rotary && !loader.rotary)
+      if (problem.rotary && rotates != key_rotation::by_steps) {
+        // Keys that rotate here leave their attention factor to the queries.
+        const double factor = problem.rotary->attention_factor;
         token_angles(*problem.rotary, place_of(problem.queries, i), rotation_side::query,
-                     static_cast<float>(problem.rotary->attention_factor), problem.rotary->growth_origin,
-                     angles.cos, angles.sin);
-      if (loader.rotary) {
+                     static_cast<float>(loader.rotary ? factor * factor : factor),
+                     problem.rotary->growth_origin, angles.cos, angles.sin);
+      }
+      if (rotates == key_rotation::by_steps) {
         std::fill_n(angles.cos, round_up(loader.pack.pairs, lanes()), 1.0f);
         std::fill_n(angles.sin, round_up(loader.pack.pairs, lanes()), 0.0f);
       }
@@ -213,7 +223,7 @@ struct decode_task {
   HWY_NOINLINE void begin_run(const key_run& run, index_t first) const {
     for (index_t i = problem.valid_queries.begin; i < problem.valid_queries.end; ++i) {
       scratch.seen[i] = bounds_in(problem, i, run);
-      if (!loader.rotary) continue;
+      if (rotates != key_rotation::by_steps) continue;
       const position distance = problem.queries[i] - (run.first + (first - run.begin));
       for (index_t p = 0; p < loader.pack.pairs; ++p)
         scratch.phases[i * phase_stride() + p] =
@@ -234,7 +244,7 @@ struct decode_task {
         std::uint64_t* const phases = scratch.phases + i * phase_stride();
         for (index_t p = 0; p < pairs; ++p) {
           top[p] = top_bits({phases[p], 0});
-          phases[p] -= block_phases[p];
+          phases[p] -= scratch.block_phases[p];
         }
         std::fill_n(top + pairs, vector_slack, 0);
         angles_of_phases(top, pairs, factor, angles.cos, angles.sin);
@@ -245,7 +255,12 @@ struct decode_task {
     }
   }
 
-  /// Rotates the queries of one KV head, just before they are multiplied.
+  /// Rotates the queries of one KV head, or of a group of them, just before they are multiplied.
+  HWY_INLINE void turn_queries_before(index_t kv) const {
+    if (!rows.has_single_rows()) return turn_queries(kv);
+    if (kv % decode_group != 0) return;
+    for (index_t head = kv; head < (std::min)(kv + decode_group, rows.kv_count); ++head) turn_queries(head);
+  }
   HWY_NOINLINE void turn_queries(index_t kv) const {
     const index_t pairs = loader.pack.pairs, second = loader.pack.second, rows_of_kv = rows.rows_of_kv();
     for (index_t row = 0; row < rows_of_kv; ++row) {
@@ -403,57 +418,100 @@ struct decode_task {
       with(kv * rows.slots_of_kv() + r, (std::min)(rows_of_kv - r, decode_group));
   }
 
-  /// Bytes from a row of a tensor to the one a block later, where that is a row of keys too; 0 where it is not.
-  HWY_INLINE index_t bytes_ahead(const tensor& from, index_t first) const {
-    const bool follows = first + decode_keys(problem) < problem.valid_keys.end;
-    return follows ? decode_keys(problem) * from.token_stride * bytes_of(from.type) : 0;
+  [[nodiscard]] HWY_INLINE key_table angles_of_block() const {
+    if (rotates == key_rotation::by_angles) return {scratch.angles_of_keys, step_stride(*loader.rotary)};
+    return {loader.table, loader.table_stride};
   }
 
-  /// Scores of the rows of one KV head and `count` keys from row `first` on.
-  template <pairing Layout>
-  HWY_INLINE void score(index_t first, index_t count, index_t kv) const {
-    const index_t ahead = bytes_ahead(problem.k, first);
-    with_row(problem.k, first, rows.first_kv + kv, [&](const auto* key) HWY_ATTR {
-      for_each_group(kv, [&](index_t slot, index_t members) HWY_ATTR {
-        float* const scores = scores_of(slot);
-        float* const sums = lanes() == decode_group ? scores : scratch.sums;
-        dot_rows<Layout>(members, loader, key, count, turned_row(slot), sums, ahead);
-        add_parts(sums, count, scores);
-      });
+  /// Scores of the rows of one KV head and `count` keys.
+  template <pairing Layout, class Reader>
+  HWY_INLINE void score_rows(const Reader& reader, const row_list& next, index_t count, index_t kv) const {
+    const key_table table = angles_of_block();
+    for_each_group(kv, [&](index_t slot, index_t members) HWY_ATTR {
+      float* const scores = scores_of(slot);
+      float* const sums = lanes() == decode_group ? scores : scratch.sums;
+      dot_rows<Layout>(members, loader, table, reader, count, turned_row(slot), sums, next);
+      add_parts(sums, count, scores);
     });
   }
+  /// The same for the keys at hand, and for a group of KV heads that have a row each.
+  template <pairing Layout>
+  HWY_INLINE void score(const row_walk& keys_at_hand, index_t count, index_t kv) const {
+    const bool single = rows.has_single_rows();
+    if (single && kv % decode_group != 0) return;
+    const index_t heads = single ? (std::min)(decode_group, rows.kv_count - kv) : 1;
+    keys_at_hand.with_reader(count, rows.first_kv + kv, heads, problem.head_dim, scratch.block_scales,
+                             [&](const auto& reader) HWY_ATTR {
+                               if (!single)
+                                 return score_rows<Layout>(reader, keys_at_hand.list(1), count, kv);
+                               float* const scores = scores_of(kv);
+                               float* const sums = lanes() == decode_group ? scores : scratch.sums;
+                               dot_some_heads<Layout>(heads, loader, angles_of_block(), reader, count,
+                                                      turned_row(kv), sums, keys_at_hand.list(1));
+                               add_parts(sums, count, scores);
+                             });
+  }
 
-  /// O ← keep·O + weights·V of one KV head over Vectors vectors of columns from c on.
-  template <int Vectors, class T>
-  HWY_INLINE void add_columns(const T* values, index_t stride, index_t count, index_t kv, index_t c,
-                              index_t ahead) const {
-    const index_t rows_of_kv = rows.rows_of_kv();
-    const product_shape shape{count, 1, decode_group, stride, scratch.output_stride, ahead};
+  /// The same with keys that the encoding's own function rotates.
+  template <pairing Layout>
+  HWY_NOINLINE void score_copies(index_t first, index_t count, index_t kv) const {
+    loader.load_keys(rows.first_kv + kv, first, count, 0, scratch.copies);
+    row_list& list = *scratch.list_of_copies;
+    for (index_t t = 0; t < count; ++t)
+      list.rows[t] = reinterpret_cast<const char*>(scratch.copies + t * loader.pack.stride);
+    score_rows<Layout>(plain_reader<float>{list, 0, 0}, list, count, kv);
+  }
+
+  /// The angles of the keys of a block.
+  HWY_NOINLINE void place_keys(index_t first, index_t count) const {
+    pair_angles angles;
+    for (index_t t = 0; t < count; ++t) {
+      token_angles(*loader.rotary, place_of(problem.keys, first + t), rotation_side::key, 1.0f, 0, angles.cos,
+                   angles.sin);
+      for (index_t p = 0; p < loader.pack.pairs; p += lanes())
+        store_step(p, load(angles.cos + p), load(angles.sin + p),
+                   scratch.angles_of_keys + t * step_stride(*loader.rotary));
+    }
+  }
+
+  /// O ← keep·O + weights·V of one KV head over Vectors vectors of columns from c on, the last one in part where Partial.
+  template <int Vectors, bool Partial, class Rows>
+  HWY_INLINE void add_columns(const Rows& values, index_t count, index_t kv, index_t c) const {
+    const index_t rows_of_kv = rows.rows_of_kv(), last = problem.value_dim - c - (Vectors - 1) * lanes();
+    const product_shape shape{count, 1, decode_group, 0, scratch.output_stride, last};
     for (index_t r = 0; r < rows_of_kv; r += value_rows) {
       const index_t slot = kv * rows.slots_of_kv() + r;
-      rows_product<value_rows, Vectors, true>((std::min)(rows_of_kv - r, value_rows), shape, scores_of(slot),
-                                              values, scratch.keep + slot,
-                                              scratch.output + slot * scratch.output_stride + c);
+      rows_product<value_rows, Vectors, Partial>((std::min)(rows_of_kv - r, value_rows), shape,
+                                                 scores_of(slot), values, scratch.keep + slot,
+                                                 scratch.output + slot * scratch.output_stride + c);
     }
   }
 
   /// All columns of one KV head.
-  template <class T>
-  HWY_INLINE void add_values(const T* values, index_t count, index_t kv, index_t ahead) const {
-    const index_t width = lanes(), stride = problem.v.token_stride, whole = problem.value_dim / width * width;
+  template <class Reader>
+  HWY_INLINE void add_values(const Reader& reader, const row_list& next, index_t count, index_t kv) const {
+    const index_t width = lanes(), end = problem.value_dim;
+    const auto from = [&](index_t c) HWY_ATTR { return listed_rows<Reader>{reader, next, c}; };
     index_t c = 0;
-    for (; c + value_vectors * width <= whole; c += value_vectors * width)
-      add_columns<value_vectors>(values + c, stride, count, kv, c, ahead);
-    for (; c + width <= whole; c += width) add_columns<1>(values + c, stride, count, kv, c, ahead);
-    if (whole == problem.value_dim) return;
-    for (index_t t = 0; t < count; ++t)
-      store(load_first(values + t * stride + whole, problem.value_dim - whole), scratch.tail + t * width);
-    add_columns<1>(static_cast<const float*>(scratch.tail), width, count, kv, whole, 0);
+    for (; c + value_vectors * width <= end; c += value_vectors * width)
+      add_columns<value_vectors, false>(from(c), count, kv, c);
+    if constexpr (Reader::loads_parts_fast) {
+      if (c + 3 * width < end) return add_columns<4, true>(from(c), count, kv, c);
+      if (c + 2 * width < end) return add_columns<3, true>(from(c), count, kv, c);
+      if (c + width < end) return add_columns<2, true>(from(c), count, kv, c);
+      if (c < end) add_columns<1, true>(from(c), count, kv, c);
+    } else {
+      if (c + 2 * width <= end) add_columns<2, false>(from(c), count, kv, c), c += 2 * width;
+      if (c + width <= end) add_columns<1, false>(from(c), count, kv, c), c += width;
+      if (c == end) return;
+      for (index_t t = 0; t < count; ++t) store(load_first(reader(t) + c, end - c), scratch.tail + t * width);
+      add_columns<1, false>(strided_rows<float>{scratch.tail, width}, count, kv, c);
+    }
   }
 
   /// The same without a product of zero: a weight of zero does not undo a value that is infinite or NaN.
-  template <class T>
-  HWY_NOINLINE void add_seen_values(const T* values, index_t count, index_t kv) const {
+  template <class Reader>
+  HWY_NOINLINE void add_seen_values(const Reader& reader, index_t count, index_t kv) const {
     for (index_t r = 0; r < rows.rows_of_kv(); ++r) {
       const index_t slot = kv * rows.slots_of_kv() + r;
       const float* const weights = scores_of(slot);
@@ -463,22 +521,36 @@ struct decode_task {
         for (index_t t = 0; t < count; ++t)
           if (weights[t * decode_group] != 0)
             sum = hn::MulAdd(constant(weights[t * decode_group]),
-                             load_first(values + t * problem.v.token_stride + c, problem.value_dim - c), sum);
+                             load_first(reader(t) + c, problem.value_dim - c), sum);
         store(sum, to);
       }
     }
   }
 
-  /// Asks for the pages of the kv-th share of the rows of the block at `first`. A core hardly goes on while it looks
-  /// up an address; it looks up a few together in the time of one.
-  HWY_INLINE void fetch_pages_of(const tensor& from, index_t first, index_t kv) const {
+  /// Multiplies the weights of one KV head by the scales of their values, one for each token.
+  HWY_NOINLINE void scale_weights(const row_walk& values, index_t count, index_t kv) const {
+    const index_t head_bytes = (rows.first_kv + kv) * values.piece().scales.head_bytes;
+    const row_list& list = values.list(0);
+    for_each_group(kv, [&](index_t slot, index_t members) {
+      float* const weights = scores_of(slot);
+      for (index_t t = 0; t < count; ++t) {
+        const float scale = *reinterpret_cast<const float*>(list.scales[t] + head_bytes);
+        for (index_t r = 0; r < members; ++r) weights[t * decode_group + r] *= scale;
+      }
+    });
+  }
+
+  /// Asks for the pages of the kv-th share of the rows `ahead` blocks on. A core hardly goes on while it looks up an
+  /// address; it looks up a few together in the time of one.
+  HWY_INLINE void fetch_pages_of(const row_walk& walk, index_t ahead, index_t kv) const {
     const index_t block = decode_keys(problem);
-    if (first + block > problem.valid_keys.end) return;
-    const index_t tokens_of_page = strides_of_page(from.token_stride, from.type),
-                  heads_of_page = strides_of_page(from.head_stride, from.type);
+    const row_layout& layout = walk.piece().rows;
+    const index_t heads_of_page = strides_of_page(layout.head_bytes);
+    index_t tokens_of_page = strides_of_page(layout.token_bytes);
+    if (layout.page_tokens > 0) tokens_of_page = (std::min)(tokens_of_page, layout.page_tokens);
     for (index_t t = block * kv / rows.kv_count; t < block * (kv + 1) / rows.kv_count; t += tokens_of_page)
       for (index_t head = 0; head < rows.kv_count; head += heads_of_page)
-        fetch_page(from.row(first + t, rows.first_kv + head));
+        fetch_page(walk.list(ahead).rows[t] + (rows.first_kv + head) * layout.head_bytes);
   }
 
   /// All blocks of the split. While a block is multiplied the same place of the next one is prefetched: requests
@@ -486,38 +558,59 @@ struct decode_task {
   /// multiplied, those of keys with the values of the block before.
   template <pairing Layout>
   HWY_NOINLINE void walk(bool finite_values) const {
+    const index_t block = decode_keys(problem);
+    row_walk key_walk(problem.k, block, problem.valid_keys.end, scratch.keys),
+        value_walk(problem.v, block, problem.valid_keys.end, scratch.values);
     for (index_t n = 0; n < problem.run_count; ++n) {
       const key_run& run = problem.runs[n];
-      const row_range part = intersection(keys, {run.begin, run.end});
-      if (is_empty(part)) continue;
-      begin_run(run, part.begin);
-      for (index_t first = part.begin; first < part.end; first += decode_keys(problem))
-        attend_block<Layout>(first, (std::min)(decode_keys(problem), part.end - first), finite_values);
+      row_range part = intersection(keys, {run.begin, run.end});
+      while (!is_empty(part)) {
+        // Consecutive positions, and keys and values in one piece each.
+        const index_t end = (std::min)({part.end, key_walk.begin(part.begin), value_walk.begin(part.begin)});
+        begin_run(run, part.begin);
+        for (index_t first = part.begin; first < end; first += block) {
+          if (first > part.begin) key_walk.move_on(), value_walk.move_on();
+          attend_block<Layout>(key_walk, value_walk, first, (std::min)(block, end - first), finite_values);
+        }
+        part.begin = end;
+      }
     }
   }
 
   template <pairing Layout>
-  HWY_INLINE void attend_block(index_t first, index_t count, bool finite_values) const {
-    const index_t next = first + decode_keys(problem), after = next + decode_keys(problem);
-    if (loader.rotary) place_queries(first);
+  HWY_INLINE void attend_block(const row_walk& key_walk, const row_walk& value_walk, index_t first,
+                               index_t count, bool finite_values) const {
+    list_scales(problem.k, first, count, key_walk.list(0));
+    list_scales(problem.v, first, count, value_walk.list(0));
+    if (rotates == key_rotation::by_steps) place_queries(first);
+    if (rotates == key_rotation::by_angles) place_keys(first, count);
     for (index_t kv = 0; kv < rows.kv_count; ++kv) {
-      if (loader.rotary) turn_queries(kv);
-      fetch_pages_of(problem.v, next, kv);
-      score<Layout>(first, count, kv);
+      if (rotates == key_rotation::by_steps) turn_queries_before(kv);
+      fetch_pages_of(value_walk, 1, kv);
+      if (rotates == key_rotation::by_call)
+        score_copies<Layout>(first, count, kv);
+      else
+        score<Layout>(key_walk, count, kv);
     }
     const bool all_seen = all_see(first, count);
-    for (index_t kv = 0; kv < rows.kv_count; ++kv)
-      for_each_group(
-          kv, [&](index_t slot, index_t members) HWY_ATTR { weigh(slot, members, first, count, all_seen); });
-    const index_t ahead = bytes_ahead(problem.v, first);
+    if (rows.has_single_rows()) {
+      for (index_t kv = 0; kv < rows.kv_count; kv += decode_group)
+        weigh(kv, (std::min)(decode_group, rows.kv_count - kv), first, count, all_seen);
+    } else {
+      for (index_t kv = 0; kv < rows.kv_count; ++kv)
+        for_each_group(kv, [&](index_t slot, index_t members)
+                               HWY_ATTR { weigh(slot, members, first, count, all_seen); });
+    }
     for (index_t kv = 0; kv < rows.kv_count; ++kv) {
-      fetch_pages_of(problem.k, after, kv);
-      with_row(problem.v, first, rows.first_kv + kv, [&](const auto* values) HWY_ATTR {
-        if (finite_values)
-          add_values(values, count, kv, ahead);
-        else
-          add_seen_values(values, count, kv);
-      });
+      fetch_pages_of(key_walk, 2, kv);
+      if (problem.v.type == storage::int8_by_token) scale_weights(value_walk, count, kv);
+      value_walk.with_reader(count, rows.first_kv + kv, 1, problem.value_dim, scratch.block_scales,
+                             [&](const auto& reader) HWY_ATTR {
+                               if (finite_values)
+                                 add_values(reader, value_walk.list(1), count, kv);
+                               else
+                                 add_seen_values(reader, count, kv);
+                             });
     }
   }
 
@@ -537,9 +630,9 @@ struct decode_task {
     if (problem.bias.kind == distance_bias::form::linear)
       for (index_t i = problem.valid_queries.begin; i < problem.valid_queries.end; ++i)
         scratch.nearest[i] = nearest_distance(problem, i);
-    if (loader.rotary)
+    if (rotates == key_rotation::by_steps)
       for (index_t p = 0; p < loader.pack.pairs; ++p)
-        block_phases[p] =
+        scratch.block_phases[p] =
             (loader.rotary->phase_per_token[static_cast<std::size_t>(p)] * decode_keys(problem)).hi;
     if (loader.rotary && loader.rotary->pairing == pairing::interleaved)
       walk<pairing::interleaved>(finite_values);
@@ -566,33 +659,7 @@ struct decode_task {
                   is_token(query), left_out(problem, head, query)});
     }
   }
-
-  mutable std::uint64_t block_phases[most_pairs] = {};  ///< phase of decode_keys(problem) tokens
 };
-
-/// Adds up the partial results of the splits, in their order, in place of the first, and writes the output
-/// rows.
-inline HWY_NOINLINE void merge_partials(const attention_problem& problem, const decode_rows_of_task& rows,
-                                        index_t splits, index_t split_floats, float* partials) {
-  const index_t stride = partial_stride(problem), state = round_up(problem.value_dim, panel_width());
-  for (index_t r = 0; r < rows.rows(); ++r) {
-    float* const sum = partials + r * stride;
-    for (index_t split = 1; split < splits; ++split) {
-      const float* const next = partials + split * split_floats + r * stride;
-      const float largest = (std::max)(sum[state], next[state]);
-      const float_vector keep = exp4_of(constant(sum[state] - largest)),
-                         add = exp4_of(constant(next[state] - largest));
-      for (index_t c = 0; c < state; c += lanes())
-        store(hn::MulAdd(load(sum + c), keep, hn::Mul(load(next + c), add)), sum + c);
-      sum[state + 1] = sum[state + 1] * hn::GetLane(keep) + next[state + 1] * hn::GetLane(add);
-      sum[state] = largest;
-    }
-    const index_t slot = rows.slot(r), query = rows.query_of(slot), head = rows.head_of(slot);
-    const bool is_token = query >= problem.valid_queries.begin && query < problem.valid_queries.end;
-    finish_row(problem, head, query,
-               {sum[state], sum[state + 1], sum, is_token, left_out(problem, head, query)});
-  }
-}
 
 }  // namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -9,6 +9,7 @@
 #endif
 
 #include <algorithm>
+#include <array>
 
 #include <posenc/fused/kernels/tile-inl.hpp>
 
@@ -26,20 +27,27 @@ HWY_INLINE float_vector fold(float_vector low, float_vector high) {
   return hn::Add(even, odd);
 }
 
+/// The angles of the keys of a block, `stride` floats each.
+struct key_table {
+  const float* angles;
+  index_t stride;
+
+  [[nodiscard]] HWY_INLINE step_angles step(index_t t) const { return {angles + t * stride}; }
+};
+
 /// q_r · k_t, r < Rows, for `count` keys as they lie in memory, rotated by rows 0, 1, … of the table, and packed
 /// queries (decode_task::turned_row): a vector per key into `sums`, lanes()/decode_group parts of each row's sum.
-/// One key after the other, in the order of memory; what lies `ahead` bytes further on is prefetched meanwhile. Whole
-/// vectors first: no branch is left in the loops, and every sum stays in a register.
-template <int Rows, pairing Layout, class T>
-HWY_NOINLINE void dot_keys(const key_loader& keys, const T* key, index_t count, const float* q, float* sums,
-                           index_t ahead) {
+/// One key after the other, in the order of memory; the row that takes its place in the next block (`next`) is
+/// prefetched meanwhile. Whole vectors first: no branch is left in the loops, and every sum stays in a register.
+template <int Rows, pairing Layout, class Reader>
+HWY_NOINLINE void dot_keys(const key_loader& keys, const key_table& table, const Reader& reader,
+                           index_t count, const float* q, float* sums, const row_list& next) {
   static_assert(Rows >= 1 && Rows <= decode_group);
   const float_tag d;
   const packed_head pack = keys.pack;
   const index_t width = lanes(), pairs = pack.pairs, whole_pairs = pairs / width * width;
   const index_t offset = pairs > 0 ? keys.rotary->offset : 0, behind = offset + 2 * pairs;
   const index_t head_dim = keys.problem.head_dim;
-  const index_t token_stride = keys.problem.k.token_stride;
   const float* const q_second = q + pack.second * decode_group;
   const float_vector zero = hn::Zero(d);
 
@@ -55,7 +63,7 @@ HWY_NOINLINE void dot_keys(const key_loader& keys, const T* key, index_t count, 
 // `channels` channels from `from` on that do not rotate.
 #define POSENC_DO_NOT_TURN(from, to, channels)                  \
   {                                                             \
-    const T* const row = key + (from);                          \
+    const auto row = key + (from);                              \
     const float* const q_row = q + (to)*decode_group;           \
     const index_t whole = (channels) / width * width;           \
     for (index_t c = 0; c < whole; c += width) {                \
@@ -69,9 +77,11 @@ HWY_NOINLINE void dot_keys(const key_loader& keys, const T* key, index_t count, 
     }                                                           \
   }
 
-  for (index_t t = 0; t < count; ++t, key += token_stride, sums += width) {
-    const step_angles step = keys.step(t);
-    const T* const slice = key + offset;
+  for (index_t t = 0; t < count; ++t, sums += width) {
+    const step_angles step = table.step(t);
+    const auto key = reader(t);
+    const auto slice = key + offset;
+    const index_t ahead = bytes_between(reader.list.rows[t], next.rows[t]);
     float_vector s0 = zero, s1 = zero, s2 = zero, s3 = zero, a, b;
     for (index_t p = 0; p < whole_pairs; p += width) {
       load_whole_pairs<Layout>(slice, pairs, p, a, b);
@@ -101,15 +111,98 @@ HWY_NOINLINE void dot_keys(const key_loader& keys, const T* key, index_t count, 
 #undef POSENC_FOR_EACH_ROW
 }
 
-/// dot_keys for a number of rows known at run time.
-template <pairing Layout, class T>
-HWY_INLINE void dot_rows(index_t rows, const key_loader& keys, const T* key, index_t count, const float* q,
-                         float* sums, index_t ahead) {
-  if (rows == 1) return dot_keys<1, Layout>(keys, key, count, q, sums, ahead);
+/// The same for one row of each of `Heads` KV heads, whose keys share a token's angles: row r is the query of head r of
+/// the reader. A vector then holds a few keys' scores of every head.
+template <int Heads, pairing Layout, class Reader>
+HWY_NOINLINE void dot_heads(const key_loader& keys, const key_table& table, const Reader& reader,
+                            index_t count, const float* q, float* sums, const row_list& next) {
+  static_assert(Heads >= 1 && Heads <= decode_group);
+  const float_tag d;
+  const packed_head pack = keys.pack;
+  const index_t width = lanes(), pairs = pack.pairs, whole_pairs = pairs / width * width;
+  const index_t offset = pairs > 0 ? keys.rotary->offset : 0, behind = offset + 2 * pairs;
+  const index_t head_dim = keys.problem.head_dim;
+  const float* const q_second = q + pack.second * decode_group;
+  const float_vector zero = hn::Zero(d);
+  const Reader reader0 = reader, reader1 = reader.of_head(Heads > 1 ? 1 : 0),
+               reader2 = reader.of_head(Heads > 2 ? 2 : 0), reader3 = reader.of_head(Heads > 3 ? 3 : 0);
+
+#define POSENC_FOR_EACH_HEAD(DO) DO(0) DO(1) DO(2) DO(3)
+#define POSENC_ADD_PAIRS(r, LOAD)                                              \
+  if constexpr (Heads > r) {                                                   \
+    const auto slice = reader##r(t) + offset;                                  \
+    float_vector a, b;                                                         \
+    LOAD;                                                                      \
+    turn_pair(a, b, cosine, sine);                                             \
+    s##r = hn::MulAdd(a, load(q + p * decode_group + r * width), s##r);        \
+    s##r = hn::MulAdd(b, load(q_second + p * decode_group + r * width), s##r); \
+    fetch_ahead(slice, Layout == pairing::half_split ? p : 2 * p, ahead);      \
+  }
+#define POSENC_ADD_WHOLE(r) POSENC_ADD_PAIRS(r, (load_whole_pairs<Layout>(slice, pairs, p, a, b)))
+#define POSENC_ADD_LAST(r) POSENC_ADD_PAIRS(r, (load_pairs(slice, Layout, pairs, p, a, b)))
+#define POSENC_ADD_REST(r)                                                                                  \
+  if constexpr (Heads > r) {                                                                                \
+    const auto row = reader##r(t) + from;                                                                   \
+    s##r = hn::MulAdd(load_first(row + c, channels - c), load(q_row + c * decode_group + r * width), s##r); \
+    fetch_ahead(row, c, ahead);                                                                             \
+  }
+
+  for (index_t t = 0; t < count; ++t, sums += width) {
+    const step_angles step = table.step(t);
+    const index_t ahead = bytes_between(reader.list.rows[t], next.rows[t]);
+    float_vector s0 = zero, s1 = zero, s2 = zero, s3 = zero;
+    for (index_t p = 0; p < whole_pairs; p += width) {
+      float_vector cosine = step.cos(p), sine = step.sin(p);
+      keep_in_register(cosine), keep_in_register(sine);
+      POSENC_FOR_EACH_HEAD(POSENC_ADD_WHOLE)
+    }
+    if (const index_t p = whole_pairs; p < pairs) {
+      const float_vector cosine = step.cos(p), sine = step.sin(p);
+      POSENC_FOR_EACH_HEAD(POSENC_ADD_LAST)
+    }
+    // Channels that do not rotate, before and after those that do.
+    for (const auto& [from, to, channels] :
+         {std::array{index_t{0}, pack.before, offset}, std::array{behind, pack.behind, head_dim - behind}}) {
+      const float* const q_row = q + to * decode_group;
+      for (index_t c = 0; c < channels; c += width) {
+        POSENC_FOR_EACH_HEAD(POSENC_ADD_REST)
+      }
+    }
+    if constexpr (decode_group == 1)
+      store(s0, sums);
+    else
+      store(fold(fold(s0, s1), fold(s2, s3)), sums);
+  }
+
+#undef POSENC_ADD_REST
+#undef POSENC_ADD_LAST
+#undef POSENC_ADD_WHOLE
+#undef POSENC_ADD_PAIRS
+#undef POSENC_FOR_EACH_HEAD
+}
+
+/// dot_heads for a number of heads known at run time.
+template <pairing Layout, class Reader>
+HWY_INLINE void dot_some_heads(index_t heads, const key_loader& keys, const key_table& table,
+                               const Reader& reader, index_t count, const float* q, float* sums,
+                               const row_list& next) {
   if constexpr (decode_group > 1) {
-    if (rows == 2) return dot_keys<2, Layout>(keys, key, count, q, sums, ahead);
-    if (rows == 3) return dot_keys<3, Layout>(keys, key, count, q, sums, ahead);
-    return dot_keys<4, Layout>(keys, key, count, q, sums, ahead);
+    if (heads == 4) return dot_heads<4, Layout>(keys, table, reader, count, q, sums, next);
+    if (heads == 3) return dot_heads<3, Layout>(keys, table, reader, count, q, sums, next);
+    if (heads == 2) return dot_heads<2, Layout>(keys, table, reader, count, q, sums, next);
+  }
+  return dot_heads<1, Layout>(keys, table, reader, count, q, sums, next);
+}
+
+/// dot_keys for a number of rows known at run time.
+template <pairing Layout, class Reader>
+HWY_INLINE void dot_rows(index_t rows, const key_loader& keys, const key_table& table, const Reader& reader,
+                         index_t count, const float* q, float* sums, const row_list& next) {
+  if (rows == 1) return dot_keys<1, Layout>(keys, table, reader, count, q, sums, next);
+  if constexpr (decode_group > 1) {
+    if (rows == 2) return dot_keys<2, Layout>(keys, table, reader, count, q, sums, next);
+    if (rows == 3) return dot_keys<3, Layout>(keys, table, reader, count, q, sums, next);
+    return dot_keys<4, Layout>(keys, table, reader, count, q, sums, next);
   }
 }
 

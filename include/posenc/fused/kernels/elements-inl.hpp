@@ -143,7 +143,9 @@ inline HWY_NOINLINE sight fill_elements(const score_panel& panel, float* tile, f
   const index_t width = panel_width();
   const visibility_parts* const parts = problem.elements;
   const bool has_dense = parts && (parts->mask.given() || parts->bias.given());
-  const bool has_function = problem.callbacks.bias || (parts && parts->where);
+  // Lanes of several heads are looked at one by one too.
+  const bool has_function =
+      problem.callbacks.bias || (parts && parts->where) || (has_dense && panel.stacked > 0);
   const bool has_tree =
       parts && !parts->tree.empty() && panel.first_key + panel.keys > problem.key_tokens - parts->drafts;
   if (!has_dense && !has_function && !has_tree) return sight::all;
@@ -156,14 +158,14 @@ inline HWY_NOINLINE sight fill_elements(const score_panel& panel, float* tile, f
     for (index_t t = 0; t < panel.keys; ++t)
       for (index_t x = 0; x < panel.queries; ++x) {
         float& to = tile[t * width + x];
-        const index_t query = panel.first_query + x, key = panel.first_key + t;
+        const index_t query = panel.query_of(x), key = panel.first_key + t;
         if (!has_function) {
           if (!tree_shows(problem, query, key)) to = masked_score;
           continue;
         }
         // A function is called only where everything else lets the query see the key.
         const bool seen = panel.seen ? holds(panel.seen[x], key) : problem.sees(query, key);
-        to = seen ? element_at(problem, panel.head, query, key) : masked_score;
+        to = seen ? element_at(problem, panel.head_of(x), query, key) : masked_score;
       }
   bool any = false;
   for (index_t t = 0; t < panel.keys && !any; ++t)

@@ -6,6 +6,10 @@
 /// Per tile of keys: load and rotate the keys, copy the values into panels, and for each panel of queries S =
 /// K·Qᵀ, the softmax, O = keep·O + Pᵀ·V. Panels that see no key of the tile are skipped, and of those on the
 /// diagonal only the keys that some query sees are touched.
+///
+/// Where the queries are few and the heads of a KV head many (a latent cache, drafts over a long cache), heads lie beside
+/// one another in the lanes of a panel: stacked. A row of the task is then a column of (head, query), and the keys may be
+/// split, as in decode.
 #if defined(POSENC_FUSED_PREFILL_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef POSENC_FUSED_PREFILL_INL_HPP
 #undef POSENC_FUSED_PREFILL_INL_HPP
@@ -18,6 +22,7 @@
 #include <posenc/fused/kernels/elements-inl.hpp>
 #include <posenc/fused/kernels/finish-inl.hpp>
 #include <posenc/fused/kernels/relative-inl.hpp>
+#include <posenc/fused/kernels/splits-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
@@ -29,6 +34,8 @@ inline constexpr index_t prefill_keys = 128;
 inline constexpr index_t prefill_columns = 512;
 /// Panels of a head in a task: at least one, of at least one lane.
 inline constexpr index_t most_panels = prefill_columns;
+/// Channels of a piece of a wide head.
+inline constexpr index_t widest_piece = 256;
 /// Heads of a task: what rotating a tile of keys costs is shared by so many.
 inline constexpr index_t prefill_heads = 4;
 
@@ -138,6 +145,16 @@ struct prefill_task {
   index_t kv_head, first_head, heads, first_row, rows, panels;
   row_range tokens;  ///< rows of the tile that are tokens, from first_row
   position growth_origin = 0;
+  index_t stacked = 0;  ///< queries of a head where the rows are those of several heads, one after the other
+  row_range split{};    ///< the keys that the task is about
+
+  /// Head and query row of a row of the tile.
+  [[nodiscard]] index_t head_of(index_t head, index_t row) const {
+    return first_head + (stacked > 0 ? (first_row + row) / stacked : head);
+  }
+  [[nodiscard]] index_t query_of(index_t row) const {
+    return stacked > 0 ? (first_row + row) % stacked : first_row + row;
+  }
 
   [[nodiscard]] index_t column(index_t head, index_t panel) const {
     return (head * panels + panel) * panel_width();
@@ -159,14 +176,16 @@ struct prefill_task {
       const row_range here{(std::max)(group, tokens.begin), (std::min)(group + lanes(), tokens.end)};
       if (here.end - here.begin < lanes()) std::fill_n(scratch.rows, heads * lanes() * stride, 0.0f);
       for (index_t r = here.begin; r < here.end; ++r) {
-        const position at = problem.queries[first_row + r];
-        if (problem.rotary) angles.move_to(first_row + r, first_row + tokens.end);
+        const index_t query = query_of(r);
+        const position at = problem.queries[query];
+        if (problem.rotary && (stacked != 1 || r == tokens.begin))
+          angles.move_to(query, stacked > 0 ? query + 1 : first_row + tokens.end);
         for (index_t h = 0; h < heads; ++h) {
           if (r + rows_ahead < tokens.end)
-            fetch_to_read(problem.q.row(first_row + r + rows_ahead, first_head + h),
+            fetch_to_read(problem.q.row(query_of(r + rows_ahead), head_of(h, r + rows_ahead)),
                           problem.head_dim * bytes_of(problem.q.type));
-          load_query(problem, loader, first_row + r, first_head + h, angles.here,
-                     query_factor(problem, first_head + h, at),
+          load_query(problem, loader, query, head_of(h, r), angles.here,
+                     query_factor(problem, head_of(h, r), at),
                      scratch.rows + (h * lanes() + r - group) * stride);
         }
       }
@@ -200,12 +219,13 @@ struct prefill_task {
             facts.keys_run && facts.queries_run && whole,
             facts.keys_run && whole,
             facts.keys_run ? scratch.seen + inside.begin : nullptr,
-            scratch.nearest + inside.begin};
+            scratch.nearest + inside.begin,
+            stacked};
   }
 
   /// S of one panel, with bias and mask; false where nothing is seen. `keys` are rows of the tile, `queries` the columns
   /// of the panel. Where a softcap acts and `slopes` is given, it becomes the derivative of the cap.
-  HWY_NOINLINE bool score(const score_panel& scores, const float* queries, const float* keys, bool partial,
+  HWY_NOINLINE bool score(const score_panel& scores, const float* queries, row_range keys, bool partial,
                           float* slopes = nullptr) const {
     const index_t width = panel_width(), count = scores.keys;
     float* const elements =
@@ -214,10 +234,7 @@ struct prefill_task {
     if (problem.has_elements()) elements_seen = fill_elements(scores, elements, scratch.element_buffer);
     if (elements_seen == sight::none) return false;
 
-    const product_shape score_product{loader.pack.steps, loader.pack.stride, 1, width, width};
-    for (index_t t = 0; t < count; t += block_rows)
-      product((std::min)(count - t, block_rows), score_product, keys + t * loader.pack.stride, queries,
-              nullptr, scratch.scores + t * width);
+    multiply_keys(keys, queries);
     if (problem.callbacks.relative_key) {
       if (can_multiply_relative_keys(scores))
         multiply_relative_keys(scores, queries, scratch.relative);
@@ -239,9 +256,7 @@ struct prefill_task {
                            const tile_facts& facts, bool partial) const {
     const score_panel scores = panel_of(head, panel, first_key, keys, facts);
     const index_t at = column(head, panel), lane = scores.scores - scratch.scores;
-    if (!score(scores, scratch.queries + at * loader.pack.steps,
-               scratch.keys + keys.begin * loader.pack.stride, partial))
-      return;
+    if (!score(scores, scratch.queries + at * loader.pack.steps, keys, partial)) return;
     softmax_panel(scratch.scores, scores.keys, scratch.largest + at, scratch.total + at, scratch.keep);
 
     float* const output = scratch.output + at * scratch.output_stride;
@@ -256,6 +271,20 @@ struct prefill_task {
         multiply_relative_values(scores, scratch.relative, first, scratch.output_stride);
       else
         add_relative_values(scores, first, scratch.output_stride);
+    }
+  }
+
+  /// S = K·Qᵀ of a panel. Wide heads in pieces, so that a piece of the queries stays in the first-level cache.
+  HWY_INLINE void multiply_keys(row_range keys_of_tile, const float* queries) const {
+    constexpr float ones[] = {1, 1, 1, 1, 1, 1, 1, 1};
+    const index_t width = panel_width(), steps = loader.pack.steps, stride = loader.pack.stride;
+    const index_t piece = steps <= widest_piece ? steps : widest_piece;
+    for (index_t c = 0; c < steps; c += piece) {
+      const product_shape shape{(std::min)(piece, steps - c), stride, 1, width, width};
+      for (index_t t = keys_of_tile.begin; t < keys_of_tile.end; t += block_rows)
+        product((std::min)(keys_of_tile.end - t, block_rows), shape, scratch.keys + t * stride + c,
+                queries + c * width, c > 0 ? ones : nullptr,
+                scratch.scores + (t - keys_of_tile.begin) * width);
     }
   }
 
@@ -293,15 +322,24 @@ struct prefill_task {
     for (index_t r = 0; r < rows; ++r) {
       const bool is_token = r >= tokens.begin && r < tokens.end;
       for (index_t h = 0; h < heads; ++h) {
-        const index_t head = first_head + h, row = first_row + r;
+        const index_t head = head_of(h, r), row = query_of(r);
         if (r + rows_ahead < rows)
-          fetch_to_write(problem.out.row(row + rows_ahead, head),
+          fetch_to_write(problem.out.row(query_of(r + rows_ahead), head_of(h, r + rows_ahead)),
                          problem.value_dim * bytes_of(problem.out.type));
         const index_t at = column(h, r / panel_width()) + r % panel_width();
         finish_row(problem, head, row,
                    {scratch.largest[at], scratch.total[at], scratch.output + at * scratch.output_stride,
                     is_token, is_token ? bias_left_out(problem, head, scratch.nearest[r]) : 0});
       }
+    }
+  }
+
+  /// The state of every row of a stack, for merge_partials.
+  HWY_NOINLINE void write_partials(float* to) const {
+    for (index_t r = 0; r < rows; ++r, to += partial_stride(problem)) {
+      std::copy_n(scratch.output + r * scratch.output_stride, scratch.output_stride, to);
+      to[scratch.output_stride] = scratch.largest[r];
+      to[scratch.output_stride + 1] = scratch.total[r];
     }
   }
 
@@ -312,7 +350,7 @@ struct prefill_task {
   /// Sets the bounds of every query in a run of keys.
   HWY_NOINLINE void look_at(const key_run& run) const {
     for (index_t r = tokens.begin; r < tokens.end; ++r)
-      scratch.seen[r] = bounds_in(problem, first_row + r, run);
+      scratch.seen[r] = bounds_in(problem, query_of(r), run);
   }
   HWY_INLINE panel_sight sight_of_panel(index_t panel, const key_run& run) const {
     panel_sight result{{run.begin, run.begin}, {run.begin, run.end}};
@@ -355,8 +393,9 @@ struct prefill_task {
           finite_values = task.load_tile(begin, count);
           loaded = true;
         }
-        const tile_facts facts{true, problem.queries.is_run(first_row + here.begin, here.end - here.begin),
-                               finite_values};
+        const bool queries_run =
+            stacked == 0 && problem.queries.is_run(first_row + here.begin, here.end - here.begin);
+        const tile_facts facts{true, queries_run, finite_values};
         const bool partial = seen.begin < sights[panel].all.begin || seen.end > sights[panel].all.end;
         for (index_t h = 0; h < heads; ++h)
           task.attend(h, panel, begin, {seen.begin - begin, seen.end - begin}, facts, partial);
@@ -389,23 +428,30 @@ struct prefill_task {
     }
   }
 
-  /// All keys, in order.
+  /// All keys of the task, in order.
   template <class Task>
   HWY_INLINE void attend_keys(const Task& task) const {
     if (problem.bias.kind == distance_bias::form::linear)
       for (index_t r = tokens.begin; r < tokens.end; ++r)
-        scratch.nearest[r] = nearest_distance(problem, first_row + r);
+        scratch.nearest[r] = nearest_distance(problem, query_of(r));
     if (!problem.runs) attend_scattered(task);
-    for (index_t n = 0; n < problem.run_count; ++n) attend_run(task, problem.runs[n]);
+    for (index_t n = 0; n < problem.run_count; ++n) {
+      key_run run = problem.runs[n];
+      const row_range here = intersection({run.begin, run.end}, split);
+      if (is_empty(here)) continue;
+      run.first += here.begin - run.begin;
+      run.begin = here.begin, run.end = here.end;
+      attend_run(task, run);
+    }
   }
 
-  HWY_NOINLINE void run() const {
+  /// All of the task but its results.
+  HWY_NOINLINE void attend_all() const {
     if (tokens.begin < tokens.end) {
       std::fill_n(scratch.output, heads * panels * panel_width() * scratch.output_stride, 0.0f);
       pack_queries();
       attend_keys(*this);
     }
-    write_rows();
   }
 };
 
@@ -432,7 +478,9 @@ inline HWY_NOINLINE prefill_task prefill_task_of(const attention_problem& proble
           rows,
           plan.rows / panel_width(),
           tokens,
-          origin};
+          origin,
+          0,
+          problem.valid_keys};
 }
 
 }  // namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE

@@ -14,7 +14,7 @@
 #define POSENC_FUSED_PRODUCT_INL_HPP
 #endif
 
-#include <posenc/fused/storage/load-inl.hpp>
+#include <posenc/fused/storage/rows-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
@@ -32,31 +32,61 @@ struct product_shape {
   index_t steps;   ///< length of the common dimension
   index_t a_row;   ///< from one row of A to the next
   index_t a_step;  ///< along the common dimension of A
-  index_t b_step;  ///< along the common dimension of B; its columns are contiguous
+  index_t b_step;  ///< along the common dimension of B, where it is a matrix
   index_t c_row;
-  index_t b_ahead = 0;  ///< bytes from a vector of B to the one that will be wanted soon
+  index_t b_last = 0;  ///< columns of the last vector of B, where it is a partial one
+};
+
+/// The rows of B along the common dimension, one after the other: those of a matrix in memory. Its columns are
+/// contiguous.
+template <class T>
+struct strided_rows {
+  static constexpr bool fetches = false;
+  const T* at;
+  index_t step;
+
+  HWY_INLINE const T* row() const { return at; }
+  HWY_INLINE void advance() { at += step; }
+};
+/// Rows of a cache from channel `channel` on, wherever they lie (storage/rows-inl.hpp). While one is read, the row that
+/// takes its place in the next block is prefetched.
+template <class Reader>
+struct listed_rows {
+  static constexpr bool fetches = true;
+  Reader reader;
+  const row_list& next;
+  index_t channel, n = 0;
+
+  HWY_INLINE auto row() const { return reader(n) + channel; }
+  HWY_INLINE index_t ahead() const { return bytes_between(reader.list.rows[n], next.rows[n]); }
+  HWY_INLINE void advance() { ++n; }
 };
 
 /// C[r][x] = keep[r]·C[r][x] + Σ_t A[r][t]·B[t][x], r < Rows, x < Vectors·lanes. Without `keep`, C is only
-/// written. With `Fetch`, what lies b_ahead bytes after each vector of B is prefetched. Named accumulators rather
-/// than arrays: scalable vectors (SVE) cannot be array elements.
-template <int Rows, int Vectors, bool Fetch, class B>
-HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RESTRICT a,
-                                const B* HWY_RESTRICT b, const float* HWY_RESTRICT keep,
-                                float* HWY_RESTRICT c) {
-  static_assert(Rows >= 1 && Rows <= 8 && (Vectors <= 2 || Vectors == 4) && Rows * Vectors <= 16);
+/// written. With `Partial`, the last vector of B has b_last columns; those of C after them become sums of zeros. One row
+/// of a cache alone has a second set of sums, of every other step: its multiply-adds would wait for one another. Named
+/// accumulators rather than arrays: scalable vectors (SVE) cannot be array elements.
+template <int Rows, int Vectors, bool Partial, class B>
+HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RESTRICT a, B b,
+                                const float* HWY_RESTRICT keep, float* HWY_RESTRICT c) {
+  static_assert(Rows >= 1 && Rows <= 8 && Vectors <= 4 && Rows * Vectors <= 16);
   const float_tag d;
   const index_t width = lanes(), a_row = shape.a_row, c_row = shape.c_row;
   const float_vector zero = hn::Zero(d);
 
 #define POSENC_FOR_EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
 #define POSENC_START(r) float_vector c##r##0 = zero, c##r##1 = zero, c##r##2 = zero, c##r##3 = zero;
-#define POSENC_LOAD(n)                                            \
-  float_vector b##n = zero;                                       \
-  if constexpr (Vectors > n) {                                    \
-    b##n = load(b + n * width);                                   \
-    if constexpr (Fetch) fetch_ahead(b, n* width, shape.b_ahead); \
+#define POSENC_LOAD(n)                                               \
+  float_vector b##n = zero;                                          \
+  if constexpr (Vectors > n) {                                       \
+    if constexpr (Partial && n == Vectors - 1)                       \
+      b##n = load_first(row + n * width, shape.b_last);              \
+    else                                                             \
+      b##n = load(row + n * width);                                  \
+    if constexpr (B::fetches) fetch_ahead(row, n* width, b.ahead()); \
   }
+#define POSENC_ADD_APART(n) \
+  if constexpr (Vectors > n) e##n = hn::MulAdd(factor, b##n, e##n);
 #define POSENC_ADD(r)                                                     \
   if constexpr (Rows > r) {                                               \
     const float_vector factor = hn::Set(d, a[r * a_row]);                 \
@@ -81,16 +111,30 @@ HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RES
 
   POSENC_FOR_EACH_ROW(POSENC_START)
   // clang-format off
+  float_vector e0 = zero, e1 = zero, e2 = zero, e3 = zero;
   for (index_t step = 0; step < shape.steps; ++step) {
+    if constexpr (Rows == 1 && B::fetches) {
+      const auto row = b.row();
+      POSENC_LOAD(0) POSENC_LOAD(1) POSENC_LOAD(2) POSENC_LOAD(3)
+      const float_vector factor = hn::Set(d, a[0]);
+      POSENC_ADD_APART(0) POSENC_ADD_APART(1) POSENC_ADD_APART(2) POSENC_ADD_APART(3)
+      a += shape.a_step;
+      b.advance();
+      if (++step == shape.steps) break;
+    }
+    const auto row = b.row();
     POSENC_LOAD(0) POSENC_LOAD(1) POSENC_LOAD(2) POSENC_LOAD(3)
     POSENC_FOR_EACH_ROW(POSENC_ADD)
     a += shape.a_step;
-    b += shape.b_step;
+    b.advance();
   }
   // clang-format on
+  if constexpr (Rows == 1)
+    c00 = hn::Add(c00, e0), c01 = hn::Add(c01, e1), c02 = hn::Add(c02, e2), c03 = hn::Add(c03, e3);
   POSENC_FOR_EACH_ROW(POSENC_FINISH)
 
 #undef POSENC_FINISH_ONE
+#undef POSENC_ADD_APART
 #undef POSENC_FINISH
 #undef POSENC_ADD
 #undef POSENC_LOAD
@@ -99,10 +143,10 @@ HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RES
 }
 
 /// block_product with the number of rows known at run time, at most MostRows.
-template <index_t MostRows, int Vectors, bool Fetch, class B>
-HWY_INLINE void rows_product(index_t rows, const product_shape& shape, const float* a, const B* b,
+template <index_t MostRows, int Vectors, bool Partial = false, class B>
+HWY_INLINE void rows_product(index_t rows, const product_shape& shape, const float* a, const B& b,
                              const float* keep, float* c) {
-  const auto run = [&]<int Rows>() HWY_ATTR { block_product<Rows, Vectors, Fetch>(shape, a, b, keep, c); };
+  const auto run = [&]<int Rows>() HWY_ATTR { block_product<Rows, Vectors, Partial>(shape, a, b, keep, c); };
   if (rows == 1) return run.template operator()<1>();
   if (rows == 2) return run.template operator()<2>();
   if constexpr (MostRows > 2) {
@@ -122,7 +166,7 @@ HWY_INLINE void rows_product(index_t rows, const product_shape& shape, const flo
 /// A block of at most block_rows rows and two vectors of columns: the shape of all products of the prefill.
 HWY_INLINE void product(index_t rows, const product_shape& shape, const float* a, const float* b,
                         const float* keep, float* c) {
-  rows_product<block_rows, 2, false>(rows, shape, a, b, keep, c);
+  rows_product<block_rows, 2>(rows, shape, a, strided_rows<float>{b, shape.b_step}, keep, c);
 }
 
 }  // namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE

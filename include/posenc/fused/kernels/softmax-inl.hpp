@@ -28,7 +28,8 @@ inline constexpr float lowest_score = std::numeric_limits<float>::lowest();
 /// Queries per panel.
 HWY_INLINE index_t panel_width() { return 2 * lanes(); }
 
-/// One panel of scores: keys [first_key, first_key + keys) against `queries` query rows of one head.
+/// One panel of scores: keys [first_key, first_key + keys) against `queries` query rows of one head; or, where
+/// `stacked` > 0, against so many columns of heads that have `stacked` query rows each, from column first_query on.
 struct score_panel {
   const attention_problem& problem;
   float* scores;  ///< [keys][panel_width]
@@ -39,6 +40,15 @@ struct score_panel {
   bool keys_run;  ///< key positions are consecutive, and lane 0 is a query
   const row_bounds* seen = nullptr;   ///< of each query in this run of keys; null where keys are scattered
   const position* nearest = nullptr;  ///< of each query: nearest_distance, where the bias is linear
+  index_t stacked = 0;
+
+  /// Head and query row of lane x.
+  [[nodiscard]] HWY_INLINE index_t head_of(index_t x) const {
+    return stacked > 0 ? head + (first_query + x) / stacked : head;
+  }
+  [[nodiscard]] HWY_INLINE index_t query_of(index_t x) const {
+    return stacked > 0 ? (first_query + x) % stacked : first_query + x;
+  }
 
   /// query − key for lane 0 and key row t.
   [[nodiscard]] HWY_INLINE position distance(index_t t) const {
@@ -50,7 +60,7 @@ struct score_panel {
   HWY_INLINE void for_each(With&& with) const {
     for (index_t t = 0; t < keys; ++t)
       for (index_t x = 0; x < queries; ++x)
-        with(scores[t * panel_width() + x], first_query + x, first_key + t, x);
+        with(scores[t * panel_width() + x], query_of(x), first_key + t, x);
   }
 };
 
@@ -85,13 +95,13 @@ HWY_INLINE float bias_at(const distance_bias& bias, index_t head, position dista
 inline HWY_NOINLINE void add_linear_bias(const score_panel& panel) {
   const distance_bias& bias = panel.problem.bias;
   const index_t width = panel_width();
-  const auto behind = static_cast<float>(bias.behind[panel.head] * score_unit),
-             ahead = static_cast<float>(bias.ahead[panel.head] * score_unit);
   HWY_ALIGN float start[2 * vector_slack] = {}, later[2 * vector_slack] = {}, earlier[2 * vector_slack] = {};
   bool one_sided = true;
   for (index_t x = 0; x < panel.queries; ++x) {
-    const position nearest = panel.nearest[x], distance = panel.problem.queries[panel.first_query + x] -
-                                                          panel.problem.keys[panel.first_key];
+    const position nearest = panel.nearest[x];
+    const position distance = panel.problem.queries[panel.query_of(x)] - panel.problem.keys[panel.first_key];
+    const auto behind = static_cast<float>(bias.behind[panel.head_of(x)] * score_unit),
+               ahead = static_cast<float>(bias.ahead[panel.head_of(x)] * score_unit);
     start[x] = static_cast<float>(distance - nearest);
     // To which line an element belongs: to one for all where the nearest key lies to one side.
     later[x] = nearest < 0 ? ahead : behind;
@@ -118,7 +128,7 @@ inline HWY_NOINLINE void add_distance_bias(const score_panel& panel) {
   if (is_linear && panel.keys_run) return add_linear_bias(panel);
   if (!panel.run) {
     panel.for_each([&](float& score, index_t query, index_t key, index_t x) {
-      score += bias_at(bias, panel.head, panel.problem.queries[query] - panel.problem.keys[key],
+      score += bias_at(bias, panel.head_of(x), panel.problem.queries[query] - panel.problem.keys[key],
                        is_linear ? panel.nearest[x] : 0);
     });
     return;

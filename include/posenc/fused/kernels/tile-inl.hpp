@@ -11,37 +11,25 @@
 #include <algorithm>
 
 #include <posenc/fused/storage/rotate-inl.hpp>
+#include <posenc/fused/storage/rows-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
-
-/// Calls `with` with the row's address in its own type.
-template <class With>
-HWY_INLINE void with_row(const tensor& from, index_t token, index_t head, With&& with) {
-  const index_t at = token * from.token_stride + head * from.head_stride;
-  switch (from.type) {
-    case storage::float32:
-      return with(reinterpret_cast<const float*>(from.data) + at);
-    case storage::bfloat16:
-      return with(reinterpret_cast<const bfloat16_bits*>(from.data) + at);
-    case storage::float16:
-      return with(reinterpret_cast<const float16_bits*>(from.data) + at);
-  }
-}
 
 /// Rows of keys or values that are on their way while one is loaded: about what the third-level cache needs.
 inline constexpr index_t tile_rows_ahead = 16;
 
 /// Prefetches the row that lies tile_rows_ahead rows after row t of a tile.
-HWY_INLINE void fetch_tile_row(const tensor& from, index_t first, index_t t, index_t count, index_t head,
-                               index_t channels) {
+HWY_INLINE void fetch_tile_row(const cache_tensor& from, index_t first, index_t t, index_t count,
+                               index_t head, index_t channels) {
   if (t + tile_rows_ahead < count)
-    fetch_to_read(from.row(first + t + tile_rows_ahead, head), channels * bytes_of(from.type));
+    fetch_to_read(from.row(first + t + tile_rows_ahead, head), row_bytes(from.type, channels));
 }
 
 /// A row as floats, zeros up to a whole vector.
-HWY_INLINE void widen_row(const tensor& from, index_t token, index_t head, index_t channels, float* to) {
-  with_row(from, token, head, [&](const auto* row) { copy_channels(row, channels, to); });
+template <class Tensor>
+HWY_INLINE void widen_row(const Tensor& from, index_t token, index_t head, index_t channels, float* to) {
+  with_row(from, token, head, channels, [&](const auto& row) HWY_ATTR { copy_channels(row, channels, to); });
 }
 
 /// What a problem does to its keys when it loads them.
@@ -76,7 +64,7 @@ struct key_loader {
         token_angles(*rotary, place_of(problem.keys, row + t), rotation_side::key,
                      static_cast<float>(rotary->attention_factor), growth_origin, base.cos, base.sin);
       fetch_tile_row(problem.k, row, t, count, kv_head, problem.head_dim);
-      with_row(problem.k, row + t, kv_head, [&](const auto* from) {
+      with_row(problem.k, row + t, kv_head, problem.head_dim, [&](const auto& from) HWY_ATTR {
         rotate_row(from, *rotary, pack, problem.head_dim, base, shared ? step(t) : step_angles{},
                    tile + t * pack.stride);
       });
@@ -105,16 +93,32 @@ HWY_INLINE bool all_finite(const float* from, index_t count) {
   return are_finite(exponents);
 }
 
+/// Rotates a value or an output in the order of memory, back where `back`, by angles without a factor.
+inline HWY_NOINLINE void rotate_value(const rotation& rotary, const token_place& place, bool back,
+                                      float* value) {
+  pair_angles angles;
+  token_angles(rotary, place, rotation_side::key, 1.0f, 0, angles.cos, angles.sin);
+  for (index_t p = 0; p < rotary.pairs(); ++p) {
+    const auto [first, second] = channels_of_pair(rotary.pairing, rotary.rotary_dim, p);
+    float& a = value[rotary.offset + first];
+    float& b = value[rotary.offset + second];
+    const float x = a, y = b, cosine = angles.cos[p], sine = back ? -angles.sin[p] : angles.sin[p];
+    a = x * cosine - y * sine;
+    b = x * sine + y * cosine;
+  }
+}
+
 /// Values [row, row + count) of a KV head as panels of 2·lanes channels, [panel][key][2·lanes] with
 /// `keys_per_panel` keys each, zeros after the last channel. Compact panels, because rows of a cache lie a
 /// power of two apart more often than not. False when one of them is infinite or NaN.
 inline HWY_NOINLINE bool load_values(const attention_problem& problem, index_t kv_head, index_t row,
                                      index_t count, index_t keys_per_panel, float* tile) {
   const index_t width = 2 * lanes();
+  const bool rotates = problem.rotates_values() && !problem.keys_are_rotated;
   auto exponents = exponents_of(hn::Zero(float_tag()));
   for (index_t t = 0; t < count; ++t) {
     fetch_tile_row(problem.v, row, t, count, kv_head, problem.value_dim);
-    with_row(problem.v, row + t, kv_head, [&](const auto* from) HWY_ATTR {
+    const auto put = [&](const auto& from) HWY_ATTR {
       for (index_t c = 0; c < problem.value_dim; c += width) {
         float* const to = tile + (c / width * keys_per_panel + t) * width;
         const float_vector low = load_first(from + c, problem.value_dim - c);
@@ -124,7 +128,15 @@ inline HWY_NOINLINE bool load_values(const attention_problem& problem, index_t k
         store(low, to), store(high, to + lanes());
         exponents = hn::Max(exponents, hn::Max(exponents_of(low), exponents_of(high)));
       }
-    });
+    };
+    if (!rotates) {
+      with_row(problem.v, row + t, kv_head, problem.value_dim, put);
+      continue;
+    }
+    HWY_ALIGN float natural[widest_head + vector_slack];
+    widen_row(problem.v, row + t, kv_head, problem.value_dim, natural);
+    rotate_value(*problem.rotary, place_of(problem.keys, row + t), false, natural);
+    put(static_cast<const float*>(natural));
   }
   return are_finite(exponents);
 }

@@ -42,7 +42,8 @@ struct position_bounds {
 };
 [[nodiscard]] inline position_bounds bounds_of(const row_positions& positions, const row_range& rows) {
   if (rows.begin >= rows.end) return {};
-  if (!positions.each) return {positions[rows.begin], positions[rows.end - 1]};
+  if (positions.is_run(rows.begin, rows.end - rows.begin) && !positions.each)
+    return {positions[rows.begin], positions[rows.end - 1]};
   position_bounds bounds{positions[rows.begin], positions[rows.begin]};
   for (index_t row = rows.begin; row < rows.end; ++row) {
     bounds.lowest = (std::min)(bounds.lowest, positions[row]);
@@ -295,6 +296,7 @@ void lower_doors(const E& encoding, attention_problem& problem) {
     if constexpr (lowers_to_rotation<E>) {
       const rotation& rotary = encoding.lowered();
       if (rotary.rotary_dim > 0) problem.rotary = &rotary;
+      if (rotary.rotates_values) rotary.check_values(problem.value_dim);
       problem.splits_positions = splits_positions(rotary, problem);
     } else {
       problem.callbacks.rotate = call_rotate<E>;

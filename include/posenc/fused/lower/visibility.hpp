@@ -15,32 +15,36 @@ namespace posenc::inline v0_2::detail::fused_lowering {
 
 [[nodiscard]] inline row_positions rows_of(const positions& at) {
   const axis_positions* const places = at.has_axes() ? at.axes().data() : nullptr;
-  return at.is_run() ? row_positions{at[0], nullptr, places}
-                     : row_positions{0, at.explicit_positions().data(), places};
+  if (!at.is_run() && at.ring_split() == 0) return {0, at.explicit_positions().data(), places};
+  const index_t split = at.ring_split(), lap = split > 0 ? at.ring_capacity() : 0;
+  return {split > 0 ? at[0] - lap : at[0], nullptr, places, split, lap};
 }
 
 /// The fewest keys that a run has on average where keys are treated as runs.
 inline constexpr index_t shortest_run = 16;
 
+/// Where the run of key row `begin` ends.
+[[nodiscard]] inline index_t end_of_run(const row_positions& keys, index_t begin, index_t end) {
+  if (!keys.each) return begin < keys.split ? (std::min)(keys.split, end) : end;
+  index_t row = (std::min)(begin + 1, end);
+  while (row < end && keys.each[row] == keys.each[row - 1] + 1) ++row;
+  return row;
+}
+
 /// How many runs the valid keys are; 0 where they are so short that keys are taken one by one.
 [[nodiscard]] inline index_t count_runs(const attention_problem& problem) {
   const row_range keys = problem.valid_keys;
-  if (!problem.keys.each) return 1;
   index_t runs = 1;
-  for (index_t j = keys.begin + 1; j < keys.end; ++j)
-    if (problem.keys.each[j] != problem.keys.each[j - 1] + 1) ++runs;
-  return runs == 1 || runs * shortest_run <= keys.end - keys.begin ? runs : 0;
+  for (index_t row = end_of_run(problem.keys, keys.begin, keys.end); row < keys.end; ++runs)
+    row = end_of_run(problem.keys, row, keys.end);
+  return !problem.keys.each || runs == 1 || runs * shortest_run <= keys.end - keys.begin ? runs : 0;
 }
 
 inline void fill_runs(const attention_problem& problem, index_t count, key_run* to) {
   const row_range keys = problem.valid_keys;
   index_t begin = keys.begin;
   for (index_t n = 0; n < count; ++n) {
-    index_t end = begin < keys.end ? begin + 1 : keys.end;
-    if (!problem.keys.each)
-      end = keys.end;
-    else
-      while (end < keys.end && problem.keys.each[end] == problem.keys.each[end - 1] + 1) ++end;
+    const index_t end = end_of_run(problem.keys, begin, keys.end);
     to[n] = {begin, end, begin < keys.end ? problem.keys[begin] : 0};
     begin = end;
   }

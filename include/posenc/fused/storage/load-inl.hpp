@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include <hwy/highway.h>
 
@@ -30,12 +31,20 @@ HWY_INLINE index_t lanes() { return static_cast<index_t>(hn::Lanes(float_tag()))
 
 HWY_INLINE index_t round_up(index_t n, index_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
+/// The widest head the kernels take; asserted by the face. A latent cache keeps rows of 576.
+inline constexpr index_t widest_head = 1024;
+/// Floats of the longest vector, for what is written in whole vectors.
+inline constexpr index_t vector_slack = HWY_MAX_BYTES / sizeof(float);
+
 /// 16-bit patterns of the two narrow types; they are only ever widened or narrowed.
 struct bfloat16_bits {
   std::uint16_t bits;
 };
 struct float16_bits {
   std::uint16_t bits;
+};
+struct float8_bits {
+  std::uint8_t bits;
 };
 
 HWY_INLINE float_vector load(const float* from) { return hn::LoadU(float_tag(), from); }
@@ -71,13 +80,73 @@ HWY_INLINE float_vector load(const float16_bits* from) {
 #endif
 }
 
+/// Codes of int8 as numbers, not scaled.
+HWY_INLINE float_vector load(const std::int8_t* from) {
+  const hn::Rebind<std::int8_t, float_tag> narrow;
+  const hn::Rebind<std::int32_t, float_tag> wide;
+  return hn::ConvertTo(float_tag(), hn::PromoteTo(wide, hn::LoadU(narrow, from)));
+}
+
+HWY_INLINE float_vector load(const float8_bits* from) {
+#if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || HWY_ARCH_ARM
+  // Seven bits farther up it is a half whose exponent is 8 too small, which subnormals do not mind.
+  const hn::Rebind<std::int8_t, float_tag> narrow;
+  const hn::Rebind<std::int16_t, float_tag> wide;
+  const hn::Rebind<hwy::float16_t, float_tag> half;
+  const hn::RebindToUnsigned<float_tag> bits;
+  const auto all = hn::PromoteTo(wide, hn::LoadU(narrow, reinterpret_cast<const std::int8_t*>(&from->bits)));
+  const auto moved = hn::And(hn::ShiftLeft<7>(all), hn::Set(wide, static_cast<std::int16_t>(0xbf80)));
+  const float_vector value =
+      hn::Mul(hn::PromoteTo(float_tag(), hn::BitCast(half, moved)), hn::Set(float_tag(), 256.0f));
+  // 480 is what a NaN would be as a number.
+  const auto is_nan = hn::Eq(hn::Abs(value), hn::Set(float_tag(), 480.0f));
+  return hn::IfThenElse(is_nan, hn::BitCast(float_tag(), hn::Set(bits, 0x7fc00000u)), value);
+#else
+  const hn::Rebind<std::uint8_t, float_tag> narrow;
+  const hn::RebindToUnsigned<float_tag> wide;
+  const hn::RebindToSigned<float_tag> whole;
+  const auto all = hn::PromoteTo(wide, hn::LoadU(narrow, &from->bits));
+  const auto size = hn::And(all, hn::Set(wide, 0x7fu));
+  const auto sign = hn::ShiftLeft<24>(hn::And(all, hn::Set(wide, 0x80u)));
+  // Below the smallest normal number the size itself counts steps of 2^-9.
+  const float_vector normal =
+      hn::BitCast(float_tag(), hn::Add(hn::ShiftLeft<20>(size), hn::Set(wide, 120u << 23)));
+  const float_vector steps =
+      hn::Mul(hn::ConvertTo(float_tag(), hn::BitCast(whole, size)), hn::Set(float_tag(), 0x1p-9f));
+  const auto is_normal = hn::RebindMask(float_tag(), hn::Gt(hn::BitCast(whole, size), hn::Set(whole, 7)));
+  const auto is_nan = hn::RebindMask(float_tag(), hn::Eq(size, hn::Set(wide, 0x7fu)));
+  const float_vector number = hn::IfThenElse(is_normal, normal, steps);
+  const float_vector value =
+      hn::IfThenElse(is_nan, hn::BitCast(float_tag(), hn::Set(wide, 0x7fc00000u)), number);
+  return hn::BitCast(float_tag(), hn::Or(hn::BitCast(wide, value), sign));
+#endif
+}
+
+/// Whether the first elements of a vector are loaded by one instruction, without touching what lies after them.
+template <class T>
+inline constexpr bool loads_parts = (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3) || HWY_TARGET == HWY_SVE
+                                    || HWY_TARGET == HWY_SVE2 ||
+                                    (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && std::is_same_v<T, float>);
+
 /// The first `count` elements, zeros after them; nothing beyond is read.
 template <class T>
 HWY_INLINE float_vector load_first(const T* from, index_t count) {
   if (count >= lanes()) return load(from);
+  if (HWY_TARGET == HWY_SCALAR) return hn::Zero(float_tag());  // none are left
+  const auto some = static_cast<std::size_t>(count);
   HWY_ALIGN T buffer[HWY_MAX_BYTES / sizeof(float)] = {};
-  std::memcpy(buffer, from, static_cast<std::size_t>(count) * sizeof(T));
-  return load(buffer);
+  if constexpr (std::is_same_v<T, float> && loads_parts<T>) {
+    return hn::MaskedLoad(hn::FirstN(float_tag(), some), float_tag(), from);
+  } else if constexpr (loads_parts<T>) {
+    using bits = std::conditional_t<sizeof(T) == 2, std::uint16_t, std::uint8_t>;
+    const hn::Rebind<bits, float_tag> narrow;
+    hn::StoreU(hn::MaskedLoad(hn::FirstN(narrow, some), narrow, reinterpret_cast<const bits*>(from)), narrow,
+               reinterpret_cast<bits*>(buffer));
+    return load(buffer);
+  } else {
+    std::memcpy(buffer, from, some * sizeof(T));
+    return load(buffer);
+  }
 }
 
 /// Left alone, GCC reads an operand that is used twice from memory twice: where loads are the bottleneck, this
@@ -136,10 +205,9 @@ HWY_INLINE void fetch_page([[maybe_unused]] const char* at) {
 /// Bytes of the smallest page.
 inline constexpr index_t page_bytes = 4096;
 
-/// How many steps of `stride` elements a page holds, at least one.
-HWY_INLINE index_t strides_of_page(index_t stride, storage type) {
-  return (std::max)(page_bytes / bytes_of(type) / (std::max)(width_of_stride(stride), index_t{1}),
-                    index_t{1});
+/// How many steps of `stride` bytes a page holds, at least one.
+HWY_INLINE index_t strides_of_page(index_t stride) {
+  return (std::max)(page_bytes / (std::max)(width_of_stride(stride), index_t{1}), index_t{1});
 }
 
 HWY_INLINE void store(float_vector value, float* to) { hn::StoreU(value, float_tag(), to); }

@@ -15,6 +15,7 @@
 #define POSENC_FUSED_ROTATE_INL_HPP
 #endif
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -24,10 +25,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 
-/// The widest head the kernels take; asserted by the face.
-inline constexpr index_t widest_head = 512;
 inline constexpr index_t most_pairs = widest_head / 2;
-inline constexpr index_t vector_slack = HWY_MAX_BYTES / sizeof(float);
 
 /// cos and sin of each pair, what multiplies them included. Written in whole vectors, hence the slack.
 struct pair_angles {
@@ -64,25 +62,62 @@ HWY_INLINE token_place place_of(const row_positions& positions, index_t row) {
   return {positions[row], positions.place(row)};
 }
 
+/// Below this |position| a product of it and 64 bits of a phase is off by 2^-33 of a turn at most, and one of it and a
+/// float frequency is reduced in double.
+inline constexpr position near_position = position{1} << 30;
+
+/// The phases of the float32 angles position·frequency, as frameworks round them. Turns are taken off in double: the
+/// product with 1/2π in two parts, exact to 2^-50 of a turn.
+inline HWY_NOINLINE void framework_phases(const rotation& rotary, const token_place& place,
+                                          std::int32_t* phases) {
+  constexpr double turns_of_radian = 0.15915494309189535, rest_of_turns = -9.839338337591243e-18;
+  for (index_t p = 0; p < rotary.pairs(); ++p) {
+    const float angle = static_cast<float>(place.of_pair(rotary, p)) *
+                        rotary.framework_frequencies[static_cast<std::size_t>(p)];
+    const auto x = static_cast<double>(angle);
+    const double whole = std::nearbyint(x * turns_of_radian);
+    const double turns = std::fma(x, turns_of_radian, -whole) + x * rest_of_turns;
+    phases[p] = static_cast<std::int32_t>(
+        static_cast<std::uint32_t>(static_cast<std::int64_t>(std::nearbyint(turns * 0x1p32))));
+  }
+}
+
+/// True where no pair of a token stands beyond near_position.
+HWY_INLINE bool is_near(const rotation& rotary, const token_place& place) {
+  const auto is_small = [](position at) { return at > -near_position && at < near_position; };
+  if (place.axes) return std::all_of(place.axes->begin(), place.axes->end(), is_small);
+  return is_small(place.token) && is_small(place.token + rotary.text_shift);
+}
+
 /// The angles of a token. `factor` multiplies cos and sin; the growth of xPos is that of this side between its origin
 /// and the token.
 inline HWY_NOINLINE void token_angles(const rotation& rotary, const token_place& place, rotation_side side,
                                       float factor, position growth_origin, float* cosines, float* sines) {
   const position token = place.token;
   const index_t pairs = rotary.pairs();
-  if (rotary.framework_frequencies.empty()) {
-    std::int32_t phases[most_pairs + vector_slack];
-    for (index_t p = 0; p < pairs; ++p)
-      phases[p] = top_bits(rotary.phase_per_token[static_cast<std::size_t>(p)] * place.of_pair(rotary, p));
-    std::memset(phases + pairs, 0, sizeof(std::int32_t) * vector_slack);
-    angles_of_phases(phases, pairs, factor, cosines, sines);
-  } else {
+  const bool by_framework = !rotary.framework_frequencies.empty();
+  std::int32_t phases[most_pairs + vector_slack];
+  if (by_framework && !is_near(rotary, place)) {
     for (index_t p = 0; p < pairs; ++p) {
       const cos_sin<float> angle = rotary.cos_sin_of_place<float>(p, place.of_pair(rotary, p));
       cosines[p] = angle.cos * factor;
       sines[p] = angle.sin * factor;
     }
     for (index_t p = pairs; p < round_up(pairs, lanes()); ++p) cosines[p] = sines[p] = 0;
+  } else {
+    if (by_framework) {
+      framework_phases(rotary, place, phases);
+    } else if (!rotary.axis_of_pair.empty() && is_near(rotary, place)) {
+      for (index_t p = 0; p < pairs; ++p)
+        phases[p] = top_bits({rotary.phase_per_token[static_cast<std::size_t>(p)].hi *
+                                  static_cast<std::uint64_t>(place.of_pair(rotary, p)),
+                              0});
+    } else {
+      for (index_t p = 0; p < pairs; ++p)
+        phases[p] = top_bits(rotary.phase_per_token[static_cast<std::size_t>(p)] * place.of_pair(rotary, p));
+    }
+    std::memset(phases + pairs, 0, sizeof(std::int32_t) * vector_slack);
+    angles_of_phases(phases, pairs, factor, cosines, sines);
   }
   if (rotary.growth_per_token.empty()) return;
   const double distance =
@@ -101,6 +136,9 @@ struct step_angles {
   [[nodiscard]] HWY_INLINE float_vector cos(index_t pair) const { return load(row + 2 * pair); }
   [[nodiscard]] HWY_INLINE float_vector sin(index_t pair) const { return load(row + 2 * pair + lanes()); }
 };
+
+/// Floats from one row of a table of such angles to the next.
+HWY_INLINE index_t step_stride(const rotation& rotary) { return 2 * round_up(rotary.pairs(), lanes()); }
 
 HWY_INLINE void store_step(index_t pair, float_vector cosine, float_vector sine, float* row) {
   store(cosine, row + 2 * pair);
@@ -122,9 +160,13 @@ inline HWY_NOINLINE void fill_step_table(const rotation& rotary, index_t rows, i
   const index_t pairs = rotary.pairs();
   const bool grows = !rotary.growth_per_token.empty();
   pair_angles angles;
-  std::uint64_t at[most_pairs] = {}, each[most_pairs] = {};
-  std::int32_t top[most_pairs + vector_slack] = {};
-  for (index_t p = 0; p < pairs; ++p) each[p] = rotary.phase_per_token[static_cast<std::size_t>(p)].hi;
+  std::uint64_t at[most_pairs], each[most_pairs];
+  std::int32_t top[most_pairs + vector_slack];
+  std::fill_n(top + pairs, vector_slack, 0);
+  for (index_t p = 0; p < pairs; ++p) {
+    at[p] = 0;
+    each[p] = rotary.phase_per_token[static_cast<std::size_t>(p)].hi;
+  }
   for (index_t t = 0; t < rows; t += t < fine ? 1 : fine) {
     if (grows) {
       token_angles(rotary, {t, nullptr}, rotation_side::key, 1.0f, 0, angles.cos, angles.sin);
@@ -165,8 +207,8 @@ HWY_INLINE void split_neighbours(float_vector low, float_vector high, float_vect
 }
 
 /// (a, b) of `lanes()` pairs from pair p on, all of them in the row.
-template <pairing Layout, class T>
-HWY_INLINE void load_whole_pairs(const T* row, index_t pairs, index_t p, float_vector& a, float_vector& b) {
+template <pairing Layout, class Row>
+HWY_INLINE void load_whole_pairs(const Row& row, index_t pairs, index_t p, float_vector& a, float_vector& b) {
   if constexpr (Layout == pairing::half_split)
     a = load(row + p), b = load(row + pairs + p);
   else
@@ -174,8 +216,8 @@ HWY_INLINE void load_whole_pairs(const T* row, index_t pairs, index_t p, float_v
 }
 
 /// The same with zeros after the last pair.
-template <class T>
-HWY_INLINE void load_pairs(const T* row, posenc::pairing pairing, index_t pairs, index_t p, float_vector& a,
+template <class Row>
+HWY_INLINE void load_pairs(const Row& row, posenc::pairing pairing, index_t pairs, index_t p, float_vector& a,
                            float_vector& b) {
   if (pairing == posenc::pairing::half_split) {
     a = load_first(row + p, pairs - p);
@@ -214,16 +256,16 @@ HWY_INLINE packed_head packing_of(const rotation* rotary, index_t head_dim) {
 }
 
 /// Copies `count` channels in whole vectors, zeros after them.
-template <class T>
-HWY_INLINE void copy_channels(const T* from, index_t count, float* to) {
+template <class Row>
+HWY_INLINE void copy_channels(const Row& from, index_t count, float* to) {
   for (index_t c = 0; c < count; c += lanes()) store(load_first(from + c, count - c), to + c);
 }
 
 /// A key row rotated into packed order by the angles base·step (no step: base alone).
-template <class T>
-HWY_INLINE void rotate_row(const T* row, const rotation& rotary, const packed_head& pack, index_t head_dim,
+template <class Row>
+HWY_INLINE void rotate_row(const Row& row, const rotation& rotary, const packed_head& pack, index_t head_dim,
                            const pair_angles& base, const step_angles& step, float* to) {
-  const T* const slice = row + rotary.offset;
+  const auto slice = row + rotary.offset;
   for (index_t p = 0; p < pack.pairs; p += lanes()) {
     float_vector c = load(base.cos + p), s = load(base.sin + p);
     if (step.row) {
