@@ -305,8 +305,7 @@ void turn_back(const rotation& by, std::span<S> d_head, const rotated_row& at) {
   const axis_positions* const place = at.place;
   for (index_t pair = 0; pair < by.pairs(); ++pair) {
     using angle = std::conditional_t<std::floating_point<S>, S, double>;
-    cos_sin<angle> turn = place ? by.template cos_sin_of_place<angle>(pair, by.position_of(pair, *place))
-                                : by.template cos_sin_at<angle>(pair, at.at);
+    cos_sin<angle> turn = by.template cos_sin_at<angle>(pair, at.at, place);
     turn.sin = -turn.sin;
     by.turn_pair(
         d_head, pair, turn,

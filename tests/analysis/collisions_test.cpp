@@ -16,7 +16,7 @@
 #include <posenc/encodings/sinusoidal.hpp>
 #include <posenc/encodings/xpos.hpp>
 
-namespace {
+namespace collisions_test {
 
 using namespace posenc;
 
@@ -302,4 +302,4 @@ TEST(code_storage, rounds_and_counts_as_the_formats_do) {
   }
 }
 
-}  // namespace
+}  // namespace collisions_test

@@ -12,7 +12,7 @@
 
 #include <posenc/encodings/rope.hpp>
 
-namespace {
+namespace coverage_test {
 
 using namespace posenc;
 
@@ -90,4 +90,4 @@ TEST(coverage, wrong_questions_are_refused) {
   EXPECT_THROW((void)coverage_report(plain, 1, std::vector<phase>(3), 1), std::invalid_argument);
 }
 
-}  // namespace
+}  // namespace coverage_test

@@ -16,7 +16,7 @@
 #include <posenc/encodings/sinusoidal.hpp>
 #include <posenc/encodings/xpos.hpp>
 
-namespace {
+namespace repetition_test {
 
 using namespace posenc;
 
@@ -113,4 +113,4 @@ TEST(repetition, closest_codes_are_those_of_all_pairs) {
   EXPECT_GT(closest_codes_of_all(rotation_codes(fading, 30)).distance, 0);
 }
 
-}  // namespace
+}  // namespace repetition_test

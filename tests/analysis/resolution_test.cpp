@@ -17,7 +17,7 @@
 #include <posenc/encodings/rope.hpp>
 #include <posenc/encodings/t5_bias.hpp>
 
-namespace {
+namespace resolution_test {
 
 using namespace posenc;
 
@@ -134,4 +134,4 @@ TEST(horizon, of_a_bias_of_ones_own) {
   EXPECT_EQ(bias_horizon_of(square_root{}, 0, code_storage::half).rounded_away, 70);
 }
 
-}  // namespace
+}  // namespace resolution_test

@@ -10,7 +10,7 @@
 
 #include <posenc/encodings/rope.hpp>
 
-namespace {
+namespace rope_analysis_test {
 
 using namespace posenc;
 
@@ -85,4 +85,4 @@ TEST(rope_analysis, look_alikes_are_found) {
   EXPECT_THROW(static_cast<void>(closest_look_alike(encoding, 5, 4)), std::invalid_argument);
 }
 
-}  // namespace
+}  // namespace rope_analysis_test

@@ -12,7 +12,7 @@
 #include <posenc/encodings/logit_scale.hpp>
 #include <posenc/encodings/rope.hpp>
 
-namespace {
+namespace temperature_test {
 
 using namespace posenc;
 
@@ -88,4 +88,4 @@ TEST(temperature, wrong_questions_are_refused) {
   EXPECT_THROW((void)attention_entropy(codes, one, {.affinity = 1.5}), std::invalid_argument);
 }
 
-}  // namespace
+}  // namespace temperature_test

@@ -21,7 +21,7 @@
 #include "batch_refusals.hpp"
 #include "refusals.hpp"
 
-namespace {
+namespace batch_test {
 
 using posenc::index_t;
 
@@ -130,4 +130,4 @@ TEST(attention_batch, an_encoding_that_embeds_has_to_be_told_for_every_sequence)
   EXPECT_NO_THROW(reference(batch, learned));
 }
 
-}  // namespace
+}  // namespace batch_test

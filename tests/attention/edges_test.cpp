@@ -14,7 +14,7 @@
 
 #include "refusals.hpp"
 
-namespace {
+namespace edges_test {
 
 using posenc::index_t;
 using posenc::position;
@@ -59,4 +59,4 @@ TEST(edges, a_draft_tree_of_the_largest_number_of_drafts_is_refused) {
       std::invalid_argument, "no whole number of rows");
 }
 
-}  // namespace
+}  // namespace edges_test

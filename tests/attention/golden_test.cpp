@@ -12,7 +12,7 @@
 
 #include "golden.hpp"
 
-namespace {
+namespace golden_test {
 
 using posenc::index_t;
 using posenc::position;
@@ -134,4 +134,4 @@ TYPED_TEST(attention_golden, shaw) {
   this->check(in, posenc::shaw_with_values<TypeParam>(clip, rows, zero));
 }
 
-}  // namespace
+}  // namespace golden_test

@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-namespace {
+namespace merge_test {
 
 using posenc::attention_part;
 using posenc::attention_result;
@@ -166,4 +166,4 @@ TEST(merge, refuses_what_does_not_fit_before_writing) {
             std::string::npos);
 }
 
-}  // namespace
+}  // namespace merge_test

@@ -22,7 +22,7 @@
 #include <posenc/encodings/alibi.hpp>
 #include <posenc/encodings/rope.hpp>
 
-namespace {
+namespace precision_test {
 
 using posenc::attention_options;
 using posenc::attention_result;
@@ -268,4 +268,4 @@ TEST(derivatives, of_a_row_that_sees_nothing_are_zero) {
   EXPECT_TRUE(is_minus_infinity(result.log_sum_exp(0, 0)));
 }
 
-}  // namespace
+}  // namespace precision_test

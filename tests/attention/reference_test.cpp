@@ -16,7 +16,7 @@
 
 #include <posenc/encodings/rope.hpp>
 
-namespace {
+namespace reference_test {
 
 using posenc::attention_options;
 using posenc::causal;
@@ -475,4 +475,4 @@ TEST(refusals, an_encoding_that_throws_at_the_last_token_leaves_the_output_alone
   EXPECT_EQ(out, std::vector<double>(4, 9));
 }
 
-}  // namespace
+}  // namespace reference_test

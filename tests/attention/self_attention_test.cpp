@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-namespace {
+namespace self_attention_test {
 
 using posenc::index_t;
 using posenc::position;
@@ -123,4 +123,4 @@ TEST(embed_rows, writes_nothing_when_a_later_row_has_no_vector) {
   EXPECT_FALSE((fits.array() == 7).any());
 }
 
-}  // namespace
+}  // namespace self_attention_test

@@ -21,7 +21,7 @@
 #include <posenc/encodings/learned_absolute.hpp>
 #include <posenc/encodings/rope.hpp>
 
-namespace {
+namespace traps_test {
 
 using posenc::attention_options;
 using posenc::causal;
@@ -198,4 +198,4 @@ static_assert(checks::lost_everything<combined<good_rope, no_door>, double>);
 static_assert(!checks::lost_everything<combined<good_rope, posenc::no_encoding>, double>);
 static_assert(checks::check_encoding<combined<good_rope, posenc::alibi<float>>, float>());
 
-}  // namespace
+}  // namespace traps_test

@@ -17,7 +17,7 @@
 #include "backward_cases.hpp"
 #include "refusals.hpp"
 
-namespace {
+namespace fused_test {
 
 using posenc::index_t, posenc::position, posenc::pairing;
 using matrix = posenc::row_major_matrix<float>;
@@ -196,4 +196,4 @@ TEST(fused_backward, a_batch_is_its_sequences) {
           "d_q overlaps an input");
 }
 
-}  // namespace
+}  // namespace fused_test

@@ -22,7 +22,7 @@
 #include "backward_cases.hpp"
 #include "refusals.hpp"
 
-namespace {
+namespace reference_test {
 
 using posenc::index_t, posenc::position, posenc::pairing;
 template <class S>
@@ -312,4 +312,4 @@ TEST(backward, rows_that_see_nothing_get_nothing) {
   EXPECT_EQ(grad.v.bottomRows(2).norm(), 0);
 }
 
-}  // namespace
+}  // namespace reference_test

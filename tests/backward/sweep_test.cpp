@@ -16,7 +16,7 @@
 #include "fused/sweep.hpp"
 #include "fused/targets.hpp"
 
-namespace {
+namespace sweep_test {
 
 using posenc::index_t, posenc::position;
 using sweep::tensor;
@@ -172,4 +172,4 @@ TEST(backward_sweep, float_equals_the_reference) { sweep_over<float>(0, cases())
 TEST(backward_sweep, bfloat16_equals_the_reference) { sweep_over<Eigen::bfloat16>(100'000, cases() / 5); }
 TEST(backward_sweep, half_equals_the_reference) { sweep_over<Eigen::half>(200'000, cases() / 5); }
 
-}  // namespace
+}  // namespace sweep_test

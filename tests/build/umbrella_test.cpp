@@ -5,7 +5,7 @@
 
 #include <posenc/posenc.hpp>
 
-namespace {
+namespace umbrella_test {
 
 TEST(umbrella, one_token_sees_itself) {
   const posenc::rope<float> rope{{.head_dim = 4, .pairing = posenc::pairing::half_split}};
@@ -17,4 +17,4 @@ TEST(umbrella, one_token_sees_itself) {
   EXPECT_TRUE(out == v) << out;
 }
 
-}  // namespace
+}  // namespace umbrella_test

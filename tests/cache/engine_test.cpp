@@ -24,14 +24,6 @@
 #include "cache/rows.hpp"
 #include "fused/targets.hpp"
 
-#if defined(__SANITIZE_ADDRESS__)
-#define ENGINE_TEST_SANITIZED
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define ENGINE_TEST_SANITIZED
-#endif
-#endif
-
 namespace engine_test {
 
 using namespace cache_rows_test;

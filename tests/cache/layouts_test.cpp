@@ -23,18 +23,6 @@ using posenc::float8_e4m3;
 using posenc::positions;
 using posenc::fused::kernel;
 
-/// Few enough columns, or enough of them, for the kernel on every instruction set.
-struct call {
-  kernel by;
-  index_t queries, heads, kv_heads;
-
-  [[nodiscard]] attention_options options() const {
-    return {.heads = heads, .kv_heads = kv_heads, .mask = posenc::causal};
-  }
-};
-constexpr call calls[] = {
-    {kernel::decode, 1, 4, 2}, {kernel::stacked, 2, 24, 2}, {kernel::prefill, 40, 2, 1}};
-
 [[nodiscard]] std::string name_of(const char* target, const call& c) {
   constexpr const char* names[] = {"none", "prefill", "decode", "stacked"};
   return std::string(target) + ", " + names[static_cast<std::size_t>(c.by)];

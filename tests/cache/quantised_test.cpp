@@ -80,16 +80,6 @@ rows<float> numbers_of_blocks(const std::vector<q8_0_block>& from, index_t token
   return result;
 }
 
-struct call {
-  kernel by;
-  index_t queries, heads, kv_heads;
-  [[nodiscard]] attention_options options() const {
-    return {.heads = heads, .kv_heads = kv_heads, .mask = posenc::causal};
-  }
-};
-constexpr call calls[] = {
-    {kernel::decode, 1, 4, 2}, {kernel::stacked, 2, 24, 2}, {kernel::prefill, 40, 2, 1}};
-
 /// Both engines over a source against the reference over its numbers.
 template <class K, class V, class E>
 void expect_attention(const call& c, index_t head_dim, const K& k, const V& v, const rows<float>& k_numbers,

@@ -151,4 +151,17 @@ template <class K, class V, class E>
   return (std::max)(of(a.out, b.out), of(a.log_sum_exp, b.log_sum_exp));
 }
 
+/// Few enough columns, or enough of them, for the kernel on every instruction set.
+struct call {
+  posenc::fused::kernel by;
+  index_t queries, heads, kv_heads;
+
+  [[nodiscard]] posenc::attention_options options() const {
+    return {.heads = heads, .kv_heads = kv_heads, .mask = posenc::causal};
+  }
+};
+inline constexpr call calls[] = {{posenc::fused::kernel::decode, 1, 4, 2},
+                                 {posenc::fused::kernel::stacked, 2, 24, 2},
+                                 {posenc::fused::kernel::prefill, 40, 2, 1}};
+
 }  // namespace cache_rows_test

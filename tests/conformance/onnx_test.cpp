@@ -27,7 +27,7 @@
 
 #include "golden.hpp"
 
-namespace {
+namespace onnx_test {
 
 using nlohmann::json;
 using posenc::index_t;
@@ -407,4 +407,4 @@ TEST(onnx_cases, need_no_function_of_the_users) {
   EXPECT_EQ(functions, 0);
 }
 
-}  // namespace
+}  // namespace onnx_test

@@ -14,7 +14,7 @@
 #include "golden.hpp"
 #include "refusals.hpp"
 
-namespace {
+namespace alibi_test {
 
 constexpr double relative_bound = 4 * 0x1p-53;
 
@@ -146,4 +146,4 @@ TEST(alibi, more_heads_than_slopes_is_refused_not_read_out_of_bounds) {
                std::invalid_argument);
 }
 
-}  // namespace
+}  // namespace alibi_test

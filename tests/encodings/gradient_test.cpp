@@ -18,7 +18,7 @@
 #include <posenc/encodings/sinusoidal.hpp>
 #include <posenc/encodings/t5_bias.hpp>
 
-namespace {
+namespace gradient_test {
 
 using posenc::index_t;
 using active = Eigen::AutoDiffScalar<Eigen::VectorXd>;
@@ -120,4 +120,4 @@ TEST(encoding_gradients, sinusoidal_adds_constants) {
   EXPECT_EQ(token[1].derivatives(), Eigen::Vector2d(0, 1));
 }
 
-}  // namespace
+}  // namespace gradient_test

@@ -14,7 +14,7 @@
 #include "golden.hpp"
 #include "refusals.hpp"
 
-namespace {
+namespace learned_absolute_test {
 
 using posenc::index_t;
 using posenc::position;
@@ -139,4 +139,4 @@ TEST(learned_absolute, bad_descriptions_are_refused) {
   EXPECT_REFUSAL(good.embed(std::span<float>(token), 0), std::invalid_argument, "3 channels");
 }
 
-}  // namespace
+}  // namespace learned_absolute_test

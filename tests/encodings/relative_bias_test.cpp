@@ -16,7 +16,7 @@
 #include "golden.hpp"
 #include "refusals.hpp"
 
-namespace {
+namespace relative_bias_test {
 
 using posenc::index_t;
 using posenc::position;
@@ -177,4 +177,4 @@ TEST(deberta_log_buckets, bad_descriptions_are_refused) {
   EXPECT_REFUSAL(deberta_log_buckets(256, position{1} << 40), std::invalid_argument, "1099511627776");
 }
 
-}  // namespace
+}  // namespace relative_bias_test

@@ -15,7 +15,7 @@
 #include "golden.hpp"
 #include "refusals.hpp"
 
-namespace {
+namespace relative_key_test {
 
 using matrix = posenc::row_major_matrix<double>;
 using posenc::index_t;
@@ -115,4 +115,4 @@ TEST(shaw, rows_of_another_width_than_the_head_are_refused) {
   EXPECT_REFUSAL(posenc::reference::attention(x, x, x, uneven), std::invalid_argument, "3 channels");
 }
 
-}  // namespace
+}  // namespace relative_key_test

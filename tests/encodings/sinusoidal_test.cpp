@@ -15,7 +15,7 @@
 #include "golden.hpp"
 #include "refusals.hpp"
 
-namespace {
+namespace sinusoidal_test {
 
 using posenc::index_t;
 using posenc::position;
@@ -217,4 +217,4 @@ TEST(sinusoidal, bad_descriptions_are_refused) {
   EXPECT_REFUSAL(with_base(100).embed(std::span<float>(token), 0), std::invalid_argument, "7 channels");
 }
 
-}  // namespace
+}  // namespace sinusoidal_test

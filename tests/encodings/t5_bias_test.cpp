@@ -18,7 +18,7 @@
 #include "golden.hpp"
 #include "refusals.hpp"
 
-namespace {
+namespace t5_bias_test {
 
 using posenc::index_t;
 using posenc::position;
@@ -204,4 +204,4 @@ TEST(t5_bias, a_head_outside_the_table_is_refused) {
   EXPECT_REFUSAL(bias.bias(-1, 0), std::invalid_argument, "head -1 of 4");
 }
 
-}  // namespace
+}  // namespace t5_bias_test

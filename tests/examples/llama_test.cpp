@@ -30,7 +30,7 @@
 #include "../../examples/llama/weights.hpp"
 #include "refusals.hpp"
 
-namespace {
+namespace llama_test {
 
 using llama::attention_path;
 using llama::kv_cache;
@@ -334,4 +334,4 @@ TEST(LlamaContextStudy, ATextThatIsTooShortIsRefused) {
   EXPECT_REFUSAL((study.run(model, expected_tokens()), 0), std::invalid_argument, "160 tokens");
 }
 
-}  // namespace
+}  // namespace llama_test

@@ -14,7 +14,7 @@
 #include "fused/calls.hpp"
 #include "fused/targets.hpp"
 
-namespace {
+namespace accuracy_test {
 
 using fused_calls::random_matrix;
 using fused_calls::relative_error;
@@ -85,4 +85,4 @@ TEST(FusedAccuracy, T5) {
   });
 }
 
-}  // namespace
+}  // namespace accuracy_test

@@ -17,7 +17,7 @@
 
 #include "fused/calls.hpp"
 
-namespace {
+namespace attention_test {
 
 using fused_calls::backward_executor;
 using fused_calls::random_matrix;
@@ -234,4 +234,4 @@ TEST(FusedAttention, SoftcapsBeyondFloat) {
   }
 }
 
-}  // namespace
+}  // namespace attention_test

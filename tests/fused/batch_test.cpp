@@ -8,7 +8,7 @@
 
 #include "attention/batch_refusals.hpp"
 
-namespace {
+namespace batch_test {
 
 const auto fused = [](const auto& sequences, const auto& encoding) {
   posenc::fused::attention_batch(sequences, encoding);
@@ -19,4 +19,4 @@ TEST(fused_batch, wrong_batches_are_refused_before_anything_is_written) {
 }
 TEST(fused_batch, what_lies_apart_is_accepted) { batch_refusals::expect_accepted(fused); }
 
-}  // namespace
+}  // namespace batch_test

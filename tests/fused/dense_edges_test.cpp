@@ -13,7 +13,7 @@
 
 #include "fused/calls.hpp"
 
-namespace {
+namespace dense_edges_test {
 
 using fused_calls::random_matrix;
 using posenc::index_t;
@@ -54,4 +54,4 @@ TEST(dense, the_lowest_double_on_every_key_is_their_mean) {
   }
 }
 
-}  // namespace
+}  // namespace dense_edges_test

@@ -17,7 +17,7 @@
 #include "fused/calls.hpp"
 #include "fused/targets.hpp"
 
-namespace {
+namespace guard_page_test {
 
 using fused_calls::random_matrix;
 using posenc::index_t;
@@ -117,4 +117,4 @@ TEST(FusedGuardPages, Float) { check_storage<float>(); }
 TEST(FusedGuardPages, Bfloat16) { check_storage<Eigen::bfloat16>(); }
 TEST(FusedGuardPages, Half) { check_storage<Eigen::half>(); }
 
-}  // namespace
+}  // namespace guard_page_test

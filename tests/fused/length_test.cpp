@@ -14,7 +14,7 @@
 #include "fused/calls.hpp"
 #include "refusals.hpp"
 
-namespace {
+namespace length_test {
 using fused_calls::random_matrix;
 using posenc::index_t;
 using posenc::position;
@@ -88,4 +88,4 @@ TEST(rope_by_length, needs_the_length) {
                  std::invalid_argument, "context_length 0");
 }
 
-}  // namespace
+}  // namespace length_test

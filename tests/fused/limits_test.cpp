@@ -11,7 +11,7 @@
 
 #include "fused/calls.hpp"
 
-namespace {
+namespace limits_test {
 
 using fused_calls::random_matrix;
 using fused_calls::relative_error;
@@ -122,4 +122,4 @@ TEST(FusedLimits, GroupsOfSixtyFourHeads) {
       check("rope", rope, queries, {.heads = 64 * kv_heads, .kv_heads = kv_heads, .mask = posenc::causal});
 }
 
-}  // namespace
+}  // namespace limits_test

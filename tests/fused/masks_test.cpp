@@ -19,7 +19,7 @@
 #include "fused/targets.hpp"
 #include "refusals.hpp"
 
-namespace {
+namespace masks_test {
 using fused_calls::random_matrix;
 using fused_calls::relative_error;
 using posenc::attention_options;
@@ -316,4 +316,4 @@ TEST(masks, scores_without_memory_are_refused) {
                  std::invalid_argument, "no memory behind 4 x 2 x 3");
 }
 
-}  // namespace
+}  // namespace masks_test

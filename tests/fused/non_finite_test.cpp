@@ -16,7 +16,7 @@
 #include "fused/calls.hpp"
 #include "fused/targets.hpp"
 
-namespace {
+namespace non_finite_test {
 
 using fused_calls::random_matrix;
 using posenc::index_t;
@@ -197,4 +197,4 @@ TEST(FusedNonFinite, AnInfiniteLogitIsNoNumber) {
   }
 }
 
-}  // namespace
+}  // namespace non_finite_test

@@ -13,7 +13,7 @@
 #include "fused/calls.hpp"
 #include "refusals.hpp"
 
-namespace {
+namespace reshape_test {
 
 using fused_calls::random_matrix;
 using posenc::attention_options;
@@ -109,4 +109,4 @@ TEST(reshape, refused_in_the_bias_can_be_tried_again) {
   expect_runs(plan, encoding, by_row, 48, 128, "tried again");
 }
 
-}  // namespace
+}  // namespace reshape_test

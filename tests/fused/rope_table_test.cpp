@@ -14,7 +14,7 @@
 #include "calls.hpp"
 #include "refusals.hpp"
 
-namespace {
+namespace rope_table_test {
 
 using namespace fused_calls;
 using posenc::pairing;
@@ -94,4 +94,4 @@ TEST(fused_rope_table, a_position_outside_is_refused_before_anything_is_written)
   }
 }
 
-}  // namespace
+}  // namespace rope_table_test

@@ -13,7 +13,7 @@
 #include "fused/sweep.hpp"
 #include "fused/targets.hpp"
 
-namespace {
+namespace sweep_test {
 
 /// As many as the environment says, where a machine is slow or patient; else as many as the build says.
 std::uint32_t cases() {
@@ -63,4 +63,4 @@ TEST(FusedSweep, RunsOnTheTargetsItShould) {
   ::testing::Test::RecordProperty("targets", targets);
 }
 
-}  // namespace
+}  // namespace sweep_test

@@ -15,7 +15,7 @@
 
 #include "fused/calls.hpp"
 
-namespace {
+namespace throwing_test {
 
 using fused_calls::random_matrix;
 using posenc::index_t;
@@ -139,4 +139,4 @@ TEST(FusedThrowing, WhatThrowsInsideTheLoopReachesTheCaller) {
   });
 }
 
-}  // namespace
+}  // namespace throwing_test

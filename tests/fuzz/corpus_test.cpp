@@ -13,7 +13,7 @@
 
 #include "targets.hpp"
 
-namespace {
+namespace corpus_test {
 
 std::vector<std::byte> bytes_of(const std::filesystem::path& path) {
   std::ifstream stream(path, std::ios::binary);
@@ -47,4 +47,4 @@ TEST(corpus, gguf) {
   run_folder("gguf", 25, [](const auto& bytes) { return posenc_tests::fuzz_gguf(bytes); });
 }
 
-}  // namespace
+}  // namespace corpus_test

@@ -14,7 +14,7 @@
 #include "gguf_bytes.hpp"
 #include "refusals.hpp"
 
-namespace {
+namespace faults_test {
 
 using nlohmann::json;
 using posenc::encoding_description;
@@ -465,4 +465,4 @@ TEST(guard, gguf_refusals_name_the_file_and_the_nearest_architectures) {
   std::filesystem::remove(path);
 }
 
-}  // namespace
+}  // namespace faults_test

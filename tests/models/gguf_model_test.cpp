@@ -14,7 +14,7 @@
 #include "gguf_bytes.hpp"
 #include "refusals.hpp"
 
-namespace {
+namespace gguf_model_test {
 
 using posenc::encoding_kind;
 using posenc::model_description;
@@ -213,4 +213,4 @@ TEST(any_model, the_first_bytes_decide) {
   EXPECT_THROW((void)posenc::read_description(json), posenc::format_error);
 }
 
-}  // namespace
+}  // namespace gguf_model_test

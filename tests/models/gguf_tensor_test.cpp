@@ -14,7 +14,7 @@
 #include "gguf_bytes.hpp"
 #include "refusals.hpp"
 
-namespace {
+namespace gguf_tensor_test {
 
 using matrix = posenc::row_major_matrix<float>;
 using posenc_tests::gguf_bytes;
@@ -111,4 +111,4 @@ TEST(gguf_tensor, a_type_that_is_not_read_is_named) {
   EXPECT_REFUSAL(file.read(), posenc::format_error, "tensor t has type Q4_K; read as numbers are F32");
 }
 
-}  // namespace
+}  // namespace gguf_tensor_test

@@ -12,7 +12,7 @@
 
 #include "gguf_bytes.hpp"
 
-namespace {
+namespace gguf_test {
 
 using posenc_tests::gguf_bytes;
 
@@ -209,4 +209,4 @@ TEST(gguf, a_value_of_the_wrong_type_is_refused_with_its_key) {
   says([&] { (void)file.texts("a.i8"); }, "a.i8");
 }
 
-}  // namespace
+}  // namespace gguf_test

@@ -19,7 +19,7 @@
 #include "gguf_bytes.hpp"
 #include "refusals.hpp"
 
-namespace {
+namespace hostile_test {
 
 using nlohmann::json;
 using posenc::format_error;
@@ -229,4 +229,4 @@ TEST_F(Hostile, SafetensorsHeaderOfNinetyNineMegabytes) {
   refused(file("{\"a\":{\"x\":[{}", ",{}", "]}}"), "key a.x holds a list");
 }
 
-}  // namespace
+}  // namespace hostile_test

@@ -13,7 +13,7 @@
 
 #include "golden.hpp"
 
-namespace {
+namespace huggingface_test {
 
 using nlohmann::json;
 using posenc::encoding_kind;
@@ -739,4 +739,4 @@ TEST(huggingface, load_rope_from_a_file) {
   EXPECT_THROW((void)posenc::load_rope<float>(path), posenc::format_error);
 }
 
-}  // namespace
+}  // namespace huggingface_test

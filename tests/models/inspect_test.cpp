@@ -17,7 +17,7 @@
 #include "golden.hpp"
 #include "refusals.hpp"
 
-namespace {
+namespace inspect_test {
 
 using nlohmann::json;
 
@@ -223,4 +223,4 @@ TEST(what_if, schemes_and_their_numbers) {
   EXPECT_REFUSAL(posenc::parse_scaling("longrope:factor=4"), std::invalid_argument, "llama3");
 }
 
-}  // namespace
+}  // namespace inspect_test

@@ -14,7 +14,7 @@
 
 #include "golden.hpp"
 
-namespace {
+namespace judge_test {
 
 using nlohmann::json;
 using posenc::encoding_description;
@@ -179,4 +179,4 @@ TEST(judge, a_stated_pairing_alone_says_what_it_assumes) {
   RecordProperty("refused", std::to_string(refused) + "\n" + others);
 }
 
-}  // namespace
+}  // namespace judge_test

@@ -24,7 +24,7 @@
 
 #include "golden.hpp"
 
-namespace {
+namespace layer_attention_test {
 
 using nlohmann::json;
 using posenc::index_t;
@@ -155,4 +155,4 @@ TEST(layer_attention_cases, hold_every_part) {
   EXPECT_EQ(count["bias"], 3);
 }
 
-}  // namespace
+}  // namespace layer_attention_test

@@ -19,7 +19,7 @@
 #include "../../examples/minilm/wordpiece.hpp"
 #include "refusals.hpp"
 
-namespace {
+namespace minilm_test {
 
 using minilm::matrix;
 using testing::ElementsAre;
@@ -131,4 +131,4 @@ TEST(WordPiece, TakesTheLongestPieces) {
   EXPECT_REFUSAL(minilm::wordpiece({"[UNK]"}), posenc::format_error, "[CLS]");
 }
 
-}  // namespace
+}  // namespace minilm_test

@@ -17,7 +17,7 @@
 #include "gguf_bytes.hpp"
 #include "refusals.hpp"
 
-namespace {
+namespace model_test {
 
 using nlohmann::json;
 using posenc::any_encoding;
@@ -409,4 +409,4 @@ TEST(any_encoding, runs_as_what_it_holds) {
                 !posenc::detail::is_visited<posenc::rope<float>>);
 }
 
-}  // namespace
+}  // namespace model_test

@@ -15,7 +15,7 @@
 #include "../../examples/inspect/json_report.hpp"
 #include "golden.hpp"
 
-namespace {
+namespace mutation_test {
 
 using nlohmann::json;
 
@@ -99,4 +99,4 @@ TEST(mutation, a_value_of_another_type_is_refused_or_plays_no_part) {
   EXPECT_GT(refused, 500u);
 }
 
-}  // namespace
+}  // namespace mutation_test

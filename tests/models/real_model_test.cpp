@@ -17,7 +17,7 @@
 #include <posenc/fused.hpp>
 #endif
 
-namespace {
+namespace real_model_test {
 
 using matrix = posenc::row_major_matrix<float>;
 
@@ -87,4 +87,4 @@ TEST(RealModelScaling, YarnIsThatOfTransformers) {
             100 * tolerance);
 }
 
-}  // namespace
+}  // namespace real_model_test

@@ -13,7 +13,7 @@
 
 #include "refusals.hpp"
 
-namespace {
+namespace safetensors_test {
 
 using posenc::format_error;
 using testing::ElementsAre;
@@ -98,4 +98,4 @@ TEST_F(Safetensors, RefusesEntriesThatDoNotHold) {
                  format_error, "the end of the one before");
 }
 
-}  // namespace
+}  // namespace safetensors_test

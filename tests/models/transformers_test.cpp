@@ -12,7 +12,7 @@
 
 #include "golden.hpp"
 
-namespace {
+namespace transformers_test {
 
 using nlohmann::json;
 
@@ -74,4 +74,4 @@ TEST(transformers, every_layer_of_every_model_class) {
   }
 }
 
-}  // namespace
+}  // namespace transformers_test

@@ -18,7 +18,7 @@
 
 #include "refusals.hpp"
 
-namespace {
+namespace broken_encodings_test {
 
 namespace battery = posenc::testing;
 using posenc::index_t;
@@ -274,4 +274,4 @@ TEST(battery, nan_counts_as_the_largest_error) {
   EXPECT_FALSE(battery::permutation_equivariance<double>(not_a_number{}, {.starts = {0}}).within(1e300));
 }
 
-}  // namespace
+}  // namespace broken_encodings_test

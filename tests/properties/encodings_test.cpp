@@ -18,7 +18,7 @@
 #include <posenc/encodings/sinusoidal.hpp>
 #include <posenc/encodings/t5_bias.hpp>
 
-namespace {
+namespace encodings_test {
 
 using namespace properties;
 
@@ -138,4 +138,4 @@ TEST(locality, sinusoids_are_local_and_a_fresh_learned_table_is_not) {
   EXPECT_GE(battery::locality<double>(table, 64, {.starts = {0, 100}}).worst_error, 0.95);
 }
 
-}  // namespace
+}  // namespace encodings_test

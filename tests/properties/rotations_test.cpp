@@ -14,7 +14,7 @@
 #include <posenc/encodings/xpos.hpp>
 #include <posenc/rope/scaling.hpp>
 
-namespace {
+namespace rotations_test {
 
 using namespace properties;
 
@@ -107,4 +107,4 @@ using cases = ::testing::Types<
     multi_axis_image<double>>;
 INSTANTIATE_TYPED_TEST_SUITE_P(rotating, every_encoding, cases);
 
-}  // namespace
+}  // namespace rotations_test

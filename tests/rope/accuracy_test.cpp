@@ -14,7 +14,7 @@
 #include <gtest/gtest.h>
 #include <golden.hpp>
 
-namespace {
+namespace accuracy_test {
 
 using posenc::index_t;
 using posenc::position;
@@ -134,4 +134,4 @@ TEST(accuracy, framework_tables_drift_as_the_frameworks_do) {
   EXPECT_LT(worst, 2e-1);
 }
 
-}  // namespace
+}  // namespace accuracy_test

@@ -10,7 +10,7 @@
 #include "refusals.hpp"
 #include "rope_golden.hpp"
 
-namespace {
+namespace apply_test {
 
 using namespace posenc;
 using golden::json;
@@ -202,4 +202,4 @@ TEST(angle_modes, deviate_as_recorded) {
   }
 }
 
-}  // namespace
+}  // namespace apply_test

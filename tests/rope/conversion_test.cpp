@@ -9,7 +9,7 @@
 
 #include "rope_golden.hpp"
 
-namespace {
+namespace conversion_test {
 
 using namespace posenc;
 using matrix = row_major_matrix<double>;
@@ -210,4 +210,4 @@ TEST(shift_keys, refuses_several_axes_and_wrong_shapes) {
   EXPECT_THROW(shift_keys(token_major(buffer.data(), 4, 2, 8), encoding, 1), std::invalid_argument);
 }
 
-}  // namespace
+}  // namespace conversion_test

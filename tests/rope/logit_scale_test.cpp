@@ -7,7 +7,7 @@
 
 #include "rope_golden.hpp"
 
-namespace {
+namespace logit_scale_test {
 
 using namespace posenc;
 using golden::json;
@@ -67,4 +67,4 @@ TEST(logit_scale, refuses_what_means_nothing) {
   EXPECT_THROW(static_cast<void>(logit_scale::llama4().scale(-1)), std::out_of_range);
 }
 
-}  // namespace
+}  // namespace logit_scale_test

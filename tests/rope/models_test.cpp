@@ -6,7 +6,7 @@
 
 #include "rope_golden.hpp"
 
-namespace {
+namespace models_test {
 
 using namespace posenc;
 using golden::json;
@@ -97,4 +97,4 @@ TEST_F(published_model, with_several_axes_deals_out_its_pairs) {
   }
 }
 
-}  // namespace
+}  // namespace models_test

@@ -9,7 +9,7 @@
 #include "refusals.hpp"
 #include "rope_golden.hpp"
 
-namespace {
+namespace multi_axis_test {
 
 using namespace posenc;
 using golden::json;
@@ -304,4 +304,4 @@ TEST(multi_axis_rope, attention_stays_causal_by_token) {
   EXPECT_NE(before.row(4), after.row(4));
 }
 
-}  // namespace
+}  // namespace multi_axis_test

@@ -21,7 +21,7 @@
 
 #include "refusals.hpp"
 
-namespace {
+namespace rope_table_test {
 
 using namespace posenc;
 
@@ -222,4 +222,4 @@ TEST(rope_table, a_rotary_width_of_zero_turns_nothing) {
   EXPECT_EQ(head, (std::vector<float>{1, 2, 3}));
 }
 
-}  // namespace
+}  // namespace rope_table_test

@@ -7,7 +7,7 @@
 #include "refusals.hpp"
 #include "rope_golden.hpp"
 
-namespace {
+namespace scaling_test {
 
 using namespace posenc;
 using golden::json;
@@ -272,4 +272,4 @@ TEST(rope_schemes, refuse_what_means_nothing) {
       std::invalid_argument);
 }
 
-}  // namespace
+}  // namespace scaling_test

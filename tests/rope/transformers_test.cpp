@@ -22,7 +22,7 @@
 
 #include "rope_golden.hpp"
 
-namespace {
+namespace transformers_test {
 
 using namespace posenc;
 using golden::json;
@@ -153,4 +153,4 @@ TEST(transformers, rotated_vectors_are_equal) {
   RecordProperty("worst_deviation_of_framework_vectors", std::to_string(worst_framework * 1e9) + "e-9");
 }
 
-}  // namespace
+}  // namespace transformers_test

@@ -10,7 +10,7 @@
 
 #include "rope_golden.hpp"
 
-namespace {
+namespace xpos_test {
 
 using namespace posenc;
 using golden::json;
@@ -85,4 +85,4 @@ TEST(xpos, refuses_what_means_nothing) {
   EXPECT_THROW((xpos<float>{{.rope = options, .scale_base = std::nan("")}}), std::invalid_argument);
 }
 
-}  // namespace
+}  // namespace xpos_test

@@ -11,7 +11,7 @@
 
 #include <posenc/posenc.hpp>
 
-namespace {
+namespace concepts_test {
 
 using posenc::index_t;
 using posenc::position;
@@ -130,4 +130,4 @@ static_assert(plain_values<posenc::no_encoding, posenc::learned_absolute<float>,
 
 TEST(concepts, hold_at_compile_time) { SUCCEED(); }
 
-}  // namespace
+}  // namespace concepts_test

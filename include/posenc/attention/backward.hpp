@@ -215,14 +215,19 @@ class backward_of {
   void turn(std::span<const S> head, sum* d_head, const rotated_row& where) {
     if constexpr (rotates<E, work>) {
       using scalar = std::conditional_t<rotates<E, sum>, sum, work>;
-      std::vector<scalar> before(head.size()), back(head.size()), gradient(parameters().size(), scalar(0));
+      std::vector<scalar> before(head.size()), back(head.size());
       for (std::size_t c = 0; c < head.size(); ++c) {
         before[c] = static_cast<scalar>(static_cast<work>(head[c]));
         back[c] = static_cast<scalar>(d_head[c]);
       }
-      rotate_back<scalar>(encoding_, counts_, before, back, where, gradient);
+      if constexpr (std::is_same_v<scalar, sum>) {
+        rotate_back<sum>(encoding_, counts_, before, back, where, parameters());
+      } else {
+        std::vector<scalar> gradient(parameters().size(), scalar(0));
+        rotate_back<scalar>(encoding_, counts_, before, back, where, gradient);
+        for (std::size_t n = 0; n < gradient.size(); ++n) parameters()[n] += static_cast<sum>(gradient[n]);
+      }
       for (std::size_t c = 0; c < head.size(); ++c) d_head[c] = static_cast<sum>(back[c]);
-      for (std::size_t n = 0; n < gradient.size(); ++n) parameters()[n] += static_cast<sum>(gradient[n]);
     }
   }
 

@@ -41,23 +41,27 @@ template <class Sequence>
 void check_apart(std::span<const Sequence> sequences) {
   const auto count = sequences.size();
   if (count < 2) return;
-  // The usual batch lies in order, and its outputs apart from everything that is read: seen at a glance.
-  address_range read{~std::uintptr_t{0}, 0}, written{~std::uintptr_t{0}, 0};
-  const auto join = [](address_range& all, const address_range& one) {
-    if (one.begin == one.end) return;
-    all.begin = (std::min)(all.begin, one.begin), all.end = (std::max)(all.end, one.end);
+  // In the usual batch outputs lie in order, log-sum-exps too, and both apart from what is read: seen at a glance.
+  struct hull : address_range {
+    hull() : address_range{~std::uintptr_t{0}, 0} {}
+    /// Takes in one more range. True where it lies after all before it, or is empty.
+    bool extend(const address_range& one) {
+      if (one.begin == one.end) return true;
+      const bool is_after = end <= one.begin;
+      begin = (std::min)(begin, one.begin), end = (std::max)(end, one.end);
+      return is_after;
+    }
+    [[nodiscard]] bool is_apart(const hull& other) const { return begin >= other.end || other.begin >= end; }
   };
+  hull read, outputs, sums;
   bool in_order = true;
-  for (std::size_t n = 0; n < count; ++n) {
-    const Sequence& s = sequences[n];
-    const auto join_read = [&](const auto& part) { join(read, addresses(part)); };
-    join_read(s.q), for_each_part(s.k, join_read), for_each_part(s.v, join_read);
-    const address_range out = addresses(s.out);
-    in_order = in_order && (written.end <= out.begin || out.begin == out.end || n == 0) &&
-               s.log_sum_exp.data == nullptr;
-    join(written, out);
+  for (const Sequence& s : sequences) {
+    const auto read_part = [&read](const auto& part) { read.extend(addresses(part)); };
+    read_part(s.q), for_each_part(s.k, read_part), for_each_part(s.v, read_part);
+    in_order &= outputs.extend(addresses(s.out));
+    in_order &= sums.extend(addresses(as_rows(s.log_sum_exp)));
   }
-  if (in_order && (read.begin >= written.end || written.begin >= read.end)) return;
+  if (in_order && read.is_apart(outputs) && read.is_apart(sums) && outputs.is_apart(sums)) return;
   for (std::size_t n = 0; n < count; ++n)
     for (std::size_t m = 0; m < count; ++m) {
       if (n == m) continue;

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -155,7 +156,7 @@ class shared_batch {
       for (const std::size_t n : group.members) {
         const Sequence& s = sequences[n];
         const resolved_options& call = calls_[n];
-        own_[n].emplace_back(call.query_tokens, call.heads, call.value_dim);
+        own_[n].emplace(call.query_tokens, call.heads, call.value_dim);
         for (index_t i = 0; i < call.query_tokens; ++i) {
           group.query_positions.push_back(call.query_positions[i]);
           group.query_rows.push_back(reinterpret_cast<const char*>(s.q.data + i * s.q.token_stride));
@@ -177,7 +178,7 @@ class shared_batch {
       const resolved_options& call = calls_[n];
       fused::shape of_item = types;
       of_item.order = order_of(s.k, s.v);
-      if (own_[n].empty()) {
+      if (!own_[n]) {
         making.add(call, of_item, encoding);
         continue;
       }
@@ -203,9 +204,9 @@ class shared_batch {
     if (n < sequences_.size()) {
       const Sequence& s = sequences_[n];
       point(problem, s);
-      if (own_[n].empty()) return;
+      if (!own_[n]) return;
       problem.k = cache_of(s.k.after), problem.v = cache_of(s.v.after);
-      own_[n].front().take(problem);
+      own_[n]->take(problem);
       return;
     }
     const prefix_group& group = groups_[n - sequences_.size()];
@@ -233,7 +234,7 @@ class shared_batch {
     run_tasks(executor, static_cast<index_t>(places.size()), [&](index_t task, index_t) {
       const place& at = places[static_cast<std::size_t>(task)];
       const Sequence& s = sequences_[at.sequence];
-      const partial_result &shared = shared_[at.group], &own = own_[at.sequence].front();
+      const partial_result &shared = shared_[at.group], &own = *own_[at.sequence];
       for (index_t i = 0; i < s.q.tokens; ++i)
         for (index_t h = 0; h < s.q.heads; ++h) {
           const float lse = merge_row(shared.row(at.first + i, h), shared.lse(at.first + i, h), own.row(i, h),
@@ -247,8 +248,8 @@ class shared_batch {
   std::span<const Sequence> sequences_;
   std::vector<resolved_options> calls_{};
   std::vector<prefix_group> groups_{};
-  std::vector<std::vector<partial_result>> own_{};  ///< one for each sequence that shares, else none
-  std::vector<partial_result> shared_{};            ///< of each group
+  std::vector<std::optional<partial_result>> own_{};  ///< of each sequence that shares
+  std::vector<partial_result> shared_{};              ///< of each group
 };
 
 }  // namespace posenc::inline v0_2::detail::fused_calls

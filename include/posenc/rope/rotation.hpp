@@ -105,6 +105,13 @@ struct rotation {
     return cos_sin_of<T>(phase_per_token[p] * place);
   }
 
+  /// The same for a token that stands at `place` on the axes, or, where that is null, at its position.
+  template <std::floating_point T>
+  [[nodiscard]] cos_sin<T> cos_sin_at(index_t pair, position token,
+                                      const axis_positions* place) const noexcept {
+    return place ? cos_sin_of_place<T>(pair, position_of(pair, *place)) : cos_sin_at<T>(pair, token);
+  }
+
   /// What multiplies the rotated pair: the attention_factor, and in xPos the growth of this side at this position.
   [[nodiscard]] double attention_factor_at(index_t pair, position token, rotation_side side) const noexcept {
     if (growth_per_token.empty()) return attention_factor;
@@ -157,8 +164,7 @@ struct rotation {
   void apply_to_value(std::span<S> value, position token, const axis_positions* place, bool back) const {
     check_head(static_cast<index_t>(value.size()));
     for (index_t pair = 0; pair < pairs(); ++pair) {
-      cos_sin<T> angle =
-          place ? cos_sin_of_place<T>(pair, position_of(pair, *place)) : cos_sin_at<T>(pair, token);
+      cos_sin<T> angle = cos_sin_at<T>(pair, token, place);
       if (back) angle.sin = -angle.sin;
       turn_pair(value, pair, angle, T(1));
     }

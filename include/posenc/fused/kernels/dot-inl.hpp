@@ -35,6 +35,23 @@ struct key_table {
   [[nodiscard]] HWY_INLINE step_angles step(index_t t) const { return {angles + t * stride}; }
 };
 
+/// How a key's channels are walked through: pairs from `offset` on, the others before it and from `behind` on.
+struct key_parts {
+  packed_head pack;
+  index_t width, pairs, whole_pairs, offset, behind, head_dim;
+};
+HWY_INLINE key_parts parts_of_key(const key_loader& keys) {
+  const index_t width = lanes(), pairs = keys.pack.pairs, offset = pairs > 0 ? keys.rotary->offset : 0;
+  return {keys.pack, width, pairs, pairs / width * width, offset, offset + 2 * pairs, keys.problem.head_dim};
+}
+
+/// Prefetches both vectors of the pairs from p on.
+template <pairing Layout, class Row>
+HWY_INLINE void fetch_pairs_ahead(const Row& slice, const key_parts& of, index_t p, index_t ahead) {
+  fetch_ahead(slice, Layout == pairing::half_split ? p : 2 * p, ahead);
+  fetch_ahead(slice, Layout == pairing::half_split ? of.pairs + p : 2 * p + of.width, ahead);
+}
+
 /// q_r · k_t, r < Rows, for `count` keys as they lie in memory, rotated by rows 0, 1, … of the table, and packed
 /// queries (decode_task::turned_row): a vector per key into `sums`, lanes()/decode_group parts of each row's sum.
 /// One key after the other, in the order of memory; the row that takes its place in the next block (`next`) is
@@ -43,13 +60,10 @@ template <int Rows, pairing Layout, class Reader>
 HWY_NOINLINE void dot_keys(const key_loader& keys, const key_table& table, const Reader& reader,
                            index_t count, const float* q, float* sums, const row_list& next) {
   static_assert(Rows >= 1 && Rows <= decode_group);
-  const float_tag d;
-  const packed_head pack = keys.pack;
-  const index_t width = lanes(), pairs = pack.pairs, whole_pairs = pairs / width * width;
-  const index_t offset = pairs > 0 ? keys.rotary->offset : 0, behind = offset + 2 * pairs;
-  const index_t head_dim = keys.problem.head_dim;
+  const key_parts parts = parts_of_key(keys);
+  const auto& [pack, width, pairs, whole_pairs, offset, behind, head_dim] = parts;
   const float* const q_second = q + pack.second * decode_group;
-  const float_vector zero = hn::Zero(d);
+  const float_vector zero = hn::Zero(float_tag());
 
 #define POSENC_FOR_EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3)
 #define POSENC_ADD_PAIR(r)                                                     \
@@ -89,8 +103,7 @@ HWY_NOINLINE void dot_keys(const key_loader& keys, const key_table& table, const
       keep_in_register(a), keep_in_register(b), keep_in_register(cosine), keep_in_register(sine);
       turn_pair(a, b, cosine, sine);
       POSENC_FOR_EACH_ROW(POSENC_ADD_PAIR)
-      fetch_ahead(slice, Layout == pairing::half_split ? p : 2 * p, ahead);
-      fetch_ahead(slice, Layout == pairing::half_split ? pairs + p : 2 * p + width, ahead);
+      fetch_pairs_ahead<Layout>(slice, parts, p, ahead);
     }
     if (const index_t p = whole_pairs; p < pairs) {
       load_pairs(slice, Layout, pairs, p, a, b);
@@ -117,13 +130,10 @@ template <int Heads, pairing Layout, class Reader>
 HWY_NOINLINE void dot_heads(const key_loader& keys, const key_table& table, const Reader& reader,
                             index_t count, const float* q, float* sums, const row_list& next) {
   static_assert(Heads >= 1 && Heads <= decode_group);
-  const float_tag d;
-  const packed_head pack = keys.pack;
-  const index_t width = lanes(), pairs = pack.pairs, whole_pairs = pairs / width * width;
-  const index_t offset = pairs > 0 ? keys.rotary->offset : 0, behind = offset + 2 * pairs;
-  const index_t head_dim = keys.problem.head_dim;
+  const key_parts parts = parts_of_key(keys);
+  const auto& [pack, width, pairs, whole_pairs, offset, behind, head_dim] = parts;
   const float* const q_second = q + pack.second * decode_group;
-  const float_vector zero = hn::Zero(d);
+  const float_vector zero = hn::Zero(float_tag());
   const Reader reader0 = reader, reader1 = reader.of_head(Heads > 1 ? 1 : 0),
                reader2 = reader.of_head(Heads > 2 ? 2 : 0), reader3 = reader.of_head(Heads > 3 ? 3 : 0);
 
@@ -136,7 +146,7 @@ HWY_NOINLINE void dot_heads(const key_loader& keys, const key_table& table, cons
     turn_pair(a, b, cosine, sine);                                             \
     s##r = hn::MulAdd(a, load(q + p * decode_group + r * width), s##r);        \
     s##r = hn::MulAdd(b, load(q_second + p * decode_group + r * width), s##r); \
-    fetch_ahead(slice, Layout == pairing::half_split ? p : 2 * p, ahead);      \
+    fetch_pairs_ahead<Layout>(slice, parts, p, ahead);                         \
   }
 #define POSENC_ADD_WHOLE(r) POSENC_ADD_PAIRS(r, (load_whole_pairs<Layout>(slice, pairs, p, a, b)))
 #define POSENC_ADD_LAST(r) POSENC_ADD_PAIRS(r, (load_pairs(slice, Layout, pairs, p, a, b)))

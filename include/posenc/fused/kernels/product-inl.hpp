@@ -129,7 +129,7 @@ HWY_NOINLINE void block_product(const product_shape& shape, const float* HWY_RES
     b.advance();
   }
   // clang-format on
-  if constexpr (Rows == 1)
+  if constexpr (Rows == 1 && B::fetches)
     c00 = hn::Add(c00, e0), c01 = hn::Add(c01, e1), c02 = hn::Add(c02, e2), c03 = hn::Add(c03, e3);
   POSENC_FOR_EACH_ROW(POSENC_FINISH)
 
