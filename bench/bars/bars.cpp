@@ -211,6 +211,7 @@ int main(int argc, char** argv) {
   edited_caches();
   masks();
   caches();
+  backward();
   std::printf("# %d missed\n", missed);
   return 0;
 }

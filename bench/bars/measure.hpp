@@ -139,5 +139,7 @@ inline posenc::t5_bias<float> t5_of(index_t heads) {
 
 /// Caches as engines keep them (caches.cpp).
 void caches();
+/// The gradient (backward.cpp).
+void backward();
 
 }  // namespace bars

@@ -27,6 +27,7 @@
 /// Needs the headers of Google Highway. How the instruction set is chosen: fused/target.hpp.
 #pragma once
 
+#include <posenc/fused/backward.hpp>
 #include <posenc/fused/executor.hpp>
 #include <posenc/fused/plan.hpp>
 #include <posenc/fused/run.hpp>

@@ -276,33 +276,40 @@ struct adjoint<S, combined<A, B>> {
   }
 };
 
-/// Where a row of a tensor stands, and on which side of a score.
+/// Where a row of a tensor stands, on axes where it has places there, and on which side of a score.
 struct rotated_row {
-  const positions& where;
-  index_t row;
-  rotation_side side;
+  position at = 0;
+  const axis_positions* place = nullptr;
+  rotation_side side = rotation_side::query;
 
-  [[nodiscard]] position at() const { return where[row]; }
-  [[nodiscard]] const axis_positions* place() const {
-    return where.has_axes() ? &where.axes()[static_cast<std::size_t>(row)] : nullptr;
-  }
+  rotated_row(const positions& where, index_t row, rotation_side on)
+      : rotated_row(where[row], where.has_axes() ? &where.axes()[static_cast<std::size_t>(row)] : nullptr,
+                    on) {}
+  rotated_row(position token, const axis_positions* on_axes, rotation_side on)
+      : at(token), place(on_axes), side(on) {}
+
   template <class E, class S>
   void rotate(const E& encoding, std::span<S> head) const {
-    rotate_row(encoding, head, where, row, side == rotation_side::query);
+    if constexpr (rotates_on_axes<E, S>)
+      if (place) return encoding.rotate_on_axes(head, *place);
+    if (side == rotation_side::query)
+      rotate_query(encoding, head, at);
+    else
+      rotate_key(encoding, head, at);
   }
 };
 
 /// R(p)ᵀ with what multiplies it kept: from the gradient of a rotated head to that of the head.
 template <class S>
 void turn_back(const rotation& by, std::span<S> d_head, const rotated_row& at) {
-  const axis_positions* const place = at.place();
+  const axis_positions* const place = at.place;
   for (index_t pair = 0; pair < by.pairs(); ++pair) {
     using angle = std::conditional_t<std::floating_point<S>, S, double>;
-    cos_sin<angle> turn = by.template cos_sin_at<angle>(pair, at.at(), place);
+    cos_sin<angle> turn = by.template cos_sin_at<angle>(pair, at.at, place);
     turn.sin = -turn.sin;
     by.turn_pair(
         d_head, pair, turn,
-        static_cast<angle>(place ? by.attention_factor : by.attention_factor_at(pair, at.at(), at.side)));
+        static_cast<angle>(place ? by.attention_factor : by.attention_factor_at(pair, at.at, at.side)));
   }
 }
 
@@ -317,7 +324,7 @@ void rotate_back(const E& encoding, const parameter_counts<E>& counts, std::span
     rotate_back<S>(encoding.second, counts.second, between, d_head, at, gradient.subspan(counts.first.count));
     rotate_back<S>(encoding.first, counts.first, head, d_head, at, gradient.first(counts.first.count));
   } else if constexpr (has_rotate_adjoint<E, S>) {
-    encoding.rotate_adjoint(head, d_head, at.at(), at.side, gradient);
+    encoding.rotate_adjoint(head, d_head, at.at, at.side, gradient);
   } else if constexpr (lowers_to_rotation<E>) {
     turn_back(encoding.lowered(), d_head, at);
   } else if constexpr (rotates<E, S>) {

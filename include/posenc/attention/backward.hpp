@@ -130,9 +130,9 @@ template <class Q, class K, class V, class O>
   require(forward.output.cols() % heads == 0, "attention_backward: the output has ", forward.output.cols(),
           " columns, which is no multiple of heads = ", heads);
   const auto lse_heads = forward.log_sum_exp.cols();
-  to.q.setZero(m.q().tokens, heads * m.q().head_dim);
-  to.k.setZero(m.k().tokens, kv_heads * m.k().head_dim);
-  to.v.setZero(m.v().tokens, kv_heads * m.v().head_dim);
+  to.q.resize(m.q().tokens, heads * m.q().head_dim);
+  to.k.resize(m.k().tokens, kv_heads * m.k().head_dim);
+  to.v.resize(m.v().tokens, kv_heads * m.v().head_dim);
   return {m.q(),
           m.k(),
           m.v(),
@@ -143,6 +143,21 @@ template <class Q, class K, class V, class O>
           as_heads(to.k, kv_heads),
           as_heads(to.v, kv_heads),
           options};
+}
+
+/// A backward over matrices by way of `backward(sequence)`.
+template <class Q, class K, class V, class O, class D, class Backward>
+[[nodiscard]] auto backward_over_matrices(const Eigen::MatrixBase<Q>& q, const Eigen::MatrixBase<K>& k,
+                                          const Eigen::MatrixBase<V>& v, const attention_result<O>& forward,
+                                          const Eigen::MatrixBase<D>& d_out, const attention_options& options,
+                                          const Backward& backward) {
+  static_assert(std::is_same_v<typename D::Scalar, O>, "posenc: d_out must have the scalar of the output");
+  const attention_matrices m(q, k, v, options);
+  const readable_matrix<O> upstream(d_out);
+  attention_gradients<typename Q::Scalar, typename K::Scalar, typename V::Scalar> result;
+  const auto sequence = sequence_of(m, forward, upstream.heads(options.heads), options, result);
+  static_cast<parameter_gradients<working_t<typename Q::Scalar>>&>(result) = backward(sequence);
+  return result;
 }
 
 }  // namespace detail
@@ -375,15 +390,9 @@ template <class Q, class K, class V, class O, class D, class E>
                                       const Eigen::MatrixBase<V>& v, const attention_result<O>& forward,
                                       const Eigen::MatrixBase<D>& d_out, const E& encoding,
                                       const attention_options& options = {}) {
-  static_assert(std::is_same_v<typename D::Scalar, O>, "posenc: d_out must have the scalar of the output");
-  const posenc::detail::attention_matrices m(q, k, v, options);
-  const readable_matrix<O> upstream(d_out);
-  attention_gradients<typename Q::Scalar, typename K::Scalar, typename V::Scalar> result;
-  const auto sequence =
-      posenc::detail::sequence_of(m, forward, upstream.heads(options.heads), options, result);
-  static_cast<parameter_gradients<detail::working_t<typename Q::Scalar>>&>(result) =
-      attention_backward_into(sequence, encoding);
-  return result;
+  return posenc::detail::backward_over_matrices(q, k, v, forward, d_out, options, [&](const auto& sequence) {
+    return reference::attention_backward_into(sequence, encoding);
+  });
 }
 
 }  // namespace reference

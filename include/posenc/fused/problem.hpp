@@ -371,6 +371,8 @@ struct kernel_table {
   void (*prepare)(const attention_problem&, const task_plan&, float* shared);
   void (*run)(const attention_problem&, const task_plan&, float* shared, float* scratch, index_t task);
   void (*merge)(const attention_problem&, const task_plan&, float* shared, float* scratch, index_t task);
+  /// The same for the gradient of a call; its run and merge take a backward_problem (backward_problem.hpp).
+  kernel_table (*backward)();
 };
 
 }  // namespace detail::fused_problem

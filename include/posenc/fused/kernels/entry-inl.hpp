@@ -11,6 +11,7 @@
 
 #include <algorithm>
 
+#include <posenc/fused/kernels/backward-inl.hpp>
 #include <posenc/fused/kernels/decode-inl.hpp>
 #include <posenc/fused/kernels/prefill-inl.hpp>
 
@@ -137,29 +138,8 @@ inline HWY_NOINLINE void run_prefill(const attention_problem& problem, const tas
                                      const key_loader& loader, float* scratch, index_t task) {
   // The last tile sees most under a causal mask: it goes first, so that the short ones fill the end.
   const index_t tile = plan.tiles - 1 - task / (plan.head_chunks * problem.kv_heads);
-  const index_t chunk = task % (plan.head_chunks * problem.kv_heads);
-  const index_t kv_head = chunk / plan.head_chunks, in_group = chunk % plan.head_chunks * plan.heads_per_task;
-  const index_t first_row = tile * plan.rows, rows = (std::min)(plan.rows, problem.query_tokens - first_row);
-  const row_range tokens{(std::clamp)(problem.valid_queries.begin - first_row, index_t{0}, rows),
-                         (std::clamp)(problem.valid_queries.end - first_row, index_t{0}, rows)};
-  const bool anchored =
-      problem.rotary && problem.keys_are_rotated;  // rotated keys carry the growth from the encoding's origin
-  const position origin = anchored
-                              ? problem.rotary->growth_origin
-                              : (tokens.begin < tokens.end ? problem.queries[first_row + tokens.begin] : 0);
-  const prefill_task work{problem,
-                          loader,
-                          prefill_scratch(scratch, problem, loader.pack, plan.heads_per_task, plan.rows),
-                          kv_head,
-                          kv_head * problem.group + in_group,
-                          (std::min)(plan.heads_per_task, problem.group - in_group),
-                          first_row,
-                          rows,
-                          plan.rows / panel_width(),
-                          tokens,
-                          origin,
-                          0,
-                          problem.valid_keys};
+  const prefill_task work =
+      prefill_task_of(problem, plan, loader, scratch, tile, task % (plan.head_chunks * problem.kv_heads));
   work.attend_all();
   work.write_rows();
 }
@@ -220,8 +200,95 @@ inline HWY_NOINLINE void merge(const attention_problem& problem, const task_plan
   }
 }
 
+/// The backward is cut into tiles of queries as the prefill is; task t takes every chunks-th tile of some heads of a KV
+/// head, so that each sees about as much under a causal mask.
+inline HWY_NOINLINE task_plan plan_backward(const attention_problem& problem) {
+  task_plan result;
+  const packed_head pack = packing_of(problem.keys_are_rotated ? nullptr : problem.rotary, problem.head_dim);
+  result.heads_per_task = (std::min)(problem.group, prefill_heads);
+  result.head_chunks = (problem.group + result.heads_per_task - 1) / result.heads_per_task;
+  const index_t most_rows = (std::max)(backward_channels / (problem.head_dim + problem.value_dim) /
+                                           result.heads_per_task / panel_width(),
+                                       index_t{1}) *
+                            panel_width();
+  result.rows =
+      (std::max)((std::min)(most_rows, round_up(problem.query_tokens, panel_width())), panel_width());
+  result.tiles = (problem.query_tokens + result.rows - 1) / result.rows;
+  const index_t groups = problem.kv_heads * result.head_chunks;
+  const index_t chunks =
+      (std::clamp)((backward_tasks + groups - 1) / groups, index_t{1}, (std::max)(result.tiles, index_t{1}));
+  result.split = chunks;
+  result.tasks = groups * chunks;
+  const bool alone = result.head_chunks * chunks == 1;
+  result.merges = alone ? 0 : problem.kv_heads * ((problem.key_tokens + merge_keys - 1) / merge_keys);
+  const index_t columns = result.heads_per_task * result.rows, sums = backward_sum_floats(problem, pack);
+  result.table_floats = table_floats(problem, result);
+  result.shared_floats = round_up(result.table_floats, 16) + (alone ? 0 : result.tasks * sums);
+  result.worker_floats = prefill_scratch(nullptr, problem, pack, result.heads_per_task, result.rows).floats +
+                         backward_scratch(nullptr, problem, pack, columns).floats + (alone ? sums : 0);
+  return result;
+}
+
+/// The sums of the tasks of a problem, where several meet in a KV head: [KV head][task][key].
+HWY_INLINE float* backward_sums(const attention_problem& problem, const task_plan& plan,
+                                const packed_head& pack, float* shared, index_t task) {
+  return shared + round_up(table_floats(problem, plan), 16) + task * backward_sum_floats(problem, pack);
+}
+
+inline HWY_NOINLINE void run_backward(const attention_problem& problem, const task_plan& plan, float* shared,
+                                      float* scratch, index_t task) {
+  const auto& full = static_cast<const backward_problem&>(problem);
+  const key_loader loader = loader_of(problem, plan, shared);
+  // Tasks of a KV head side by side: its heads in chunks, their tiles in chunks.
+  const index_t per_head = plan.head_chunks * plan.split, kv_head = task / per_head;
+  const index_t head_chunk = task % per_head / plan.split, tile_chunk = task % plan.split;
+  const index_t chunk = kv_head * plan.head_chunks + head_chunk;
+  const index_t forward_floats =
+      prefill_scratch(nullptr, problem, loader.pack, plan.heads_per_task, plan.rows).floats;
+  const backward_scratch own(scratch + forward_floats, problem, loader.pack, plan.heads_per_task * plan.rows);
+  const bool alone = plan.merges == 0;
+  const index_t sum_floats = backward_sum_floats(problem, loader.pack);
+  float* const sums =
+      alone ? scratch + forward_floats + own.floats : backward_sums(problem, plan, loader.pack, shared, task);
+  // Products read whole vectors: what lies after the last channel of a row has to be a number.
+  const prefill_scratch forward_scratch(scratch, problem, loader.pack, plan.heads_per_task, plan.rows);
+  std::fill_n(forward_scratch.keys, prefill_keys * loader.pack.stride + lanes(), 0.0f);
+  std::fill_n(forward_scratch.values, prefill_keys * forward_scratch.output_stride, 0.0f);
+  const index_t columns = plan.heads_per_task * plan.rows;
+  std::fill_n(own.query_rows, columns * loader.pack.stride, 0.0f);
+  std::fill_n(own.up_rows, columns * own.up_stride, 0.0f);
+  std::fill_n(sums, sum_floats, 0.0f);
+  float* const d_values = sums + problem.key_tokens * key_sum_stride(loader.pack);
+  for (index_t tile = tile_chunk; tile < plan.tiles; tile += plan.split) {
+    prefill_task forward = prefill_task_of(problem, plan, loader, scratch, tile, chunk);
+    forward.growth_origin = backward_origin(problem);
+    const backward_task work{forward, full, own, sums, d_values, full.collected_by(task)};
+    work.run();
+  }
+  if (alone)
+    write_key_gradients(full, loader, kv_head, {0, problem.key_tokens}, sums, 1, sum_floats,
+                        full.collected_by(task));
+}
+
+inline HWY_NOINLINE void merge_backward(const attention_problem& problem, const task_plan& plan,
+                                        float* shared, float*, index_t task) {
+  const auto& full = static_cast<const backward_problem&>(problem);
+  const key_loader loader = loader_of(problem, plan, shared);
+  const index_t blocks = plan.merges / problem.kv_heads, kv_head = task / blocks;
+  const index_t per_head = plan.head_chunks * plan.split, begin = task % blocks * merge_keys;
+  write_key_gradients(full, loader, kv_head, {begin, (std::min)(begin + merge_keys, problem.key_tokens)},
+                      backward_sums(problem, plan, loader.pack, shared, kv_head * per_head), per_head,
+                      backward_sum_floats(problem, loader.pack), full.collected_by(plan.tasks + task));
+}
+
+inline kernel_table backward_table() {
+  return {hwy::TargetName(HWY_TARGET), plan_backward, prepare, run_backward, merge_backward, nullptr};
+}
+
 /// The entry points of this instruction set.
-inline kernel_table table() { return {hwy::TargetName(HWY_TARGET), plan, prepare, run, merge}; }
+inline kernel_table table() {
+  return {hwy::TargetName(HWY_TARGET), plan, prepare, run, merge, backward_table};
+}
 
 }  // namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

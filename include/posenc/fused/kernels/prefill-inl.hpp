@@ -84,21 +84,24 @@ struct prefill_scratch {
   }
 };
 
-/// The angles of query rows, one after the other. Consecutive positions share a base and take the rest from the
-/// table of steps, as keys do.
-class query_angles {
+/// The angles of rows of queries or keys, one after the other. Consecutive positions share a base and take the rest from
+/// the table of steps, as tiles of keys do.
+class row_angles {
  public:
-  query_angles(const attention_problem& problem, const key_loader& loader, position growth_origin)
+  row_angles(const attention_problem& problem, const key_loader& loader, rotation_side side,
+             position growth_origin)
       : problem_(problem),
         loader_(loader),
+        positions_(side == rotation_side::query ? problem.queries : problem.keys),
+        side_(side),
         growth_origin_(growth_origin),
         by_steps_(loader.table_stride > 0 && problem.rotary->growth_per_token.empty()) {}
 
-  /// Sets `here` to the angles of query row `row`; rows up to `end` follow.
+  /// Sets `here` to the angles of row `row`; rows up to `end` follow.
   HWY_NOINLINE void move_to(index_t row, index_t end) {
     const index_t ahead = (std::min)(end - row, prefill_keys);
     if (step_ == steps_) {
-      steps_ = by_steps_ && problem_.queries.is_run(row, ahead) ? ahead : 1;
+      steps_ = by_steps_ && positions_.is_run(row, ahead) ? ahead : 1;
       step_ = 0;
       fill(row, steps_ > 1 ? base_ : here);
     }
@@ -110,7 +113,7 @@ class query_angles {
 
  private:
   HWY_INLINE void fill(index_t row, pair_angles& angles) const {
-    token_angles(*problem_.rotary, place_of(problem_.queries, row), rotation_side::query,
+    token_angles(*problem_.rotary, place_of(positions_, row), side_,
                  static_cast<float>(problem_.rotary->attention_factor), growth_origin_, angles.cos,
                  angles.sin);
   }
@@ -125,6 +128,8 @@ class query_angles {
 
   const attention_problem& problem_;
   const key_loader& loader_;
+  const row_positions& positions_;
+  rotation_side side_;
   position growth_origin_;
   bool by_steps_;
   pair_angles base_;
@@ -165,7 +170,7 @@ struct prefill_task {
     std::fill_n(scratch.queries, heads * panels * width * steps, 0.0f);
     std::fill_n(scratch.largest, heads * panels * width, lowest_score);
     std::fill_n(scratch.total, heads * panels * width, 0.0f);
-    query_angles angles(problem, loader, growth_origin);
+    row_angles angles(problem, loader, rotation_side::query, growth_origin);
     // As many rows as a vector has lanes are packed, then transposed to columns.
     for (index_t group = tokens.begin / lanes() * lanes(); group < tokens.end; group += lanes()) {
       const row_range here{(std::max)(group, tokens.begin), (std::min)(group + lanes(), tokens.end)};
@@ -197,33 +202,38 @@ struct prefill_task {
     bool keys_run, queries_run, finite_values;
   };
 
-  /// S, softmax and O of one panel against rows `keys` of the tile of keys that lies in scratch.
-  HWY_NOINLINE void attend(index_t head, index_t panel, index_t first_key, row_range keys,
-                           const tile_facts& facts, bool partial) const {
-    const index_t width = panel_width(), at = column(head, panel);
-    const index_t count = keys.end - keys.begin;
+  /// One panel against rows `keys` of the tile of keys that lies in scratch.
+  [[nodiscard]] HWY_INLINE score_panel panel_of(index_t head, index_t panel, index_t first_key,
+                                                row_range keys, const tile_facts& facts) const {
     const row_range inside = panel_rows(panel);
     // A panel that begins before the first token has no position for lane 0: element by element there.
-    const bool whole = inside.begin == panel * width;
-    const index_t lane = inside.begin - panel * width;
-    const score_panel scores{problem,
-                             scratch.scores + (whole ? 0 : lane),
-                             first_head + head,
-                             first_row + inside.begin,
-                             inside.end - inside.begin,
-                             first_key + keys.begin,
-                             count,
-                             facts.keys_run && facts.queries_run && whole,
-                             facts.keys_run && whole,
-                             facts.keys_run ? scratch.seen + inside.begin : nullptr,
-                             scratch.nearest + inside.begin,
-                             stacked};
-    float* const elements = problem.has_elements() && !whole ? scratch.elements + lane : scratch.elements;
+    const index_t lane = inside.begin - panel * panel_width();
+    const bool whole = lane == 0;
+    return {problem,
+            scratch.scores + lane,
+            first_head + head,
+            first_row + inside.begin,
+            inside.end - inside.begin,
+            first_key + keys.begin,
+            keys.end - keys.begin,
+            facts.keys_run && facts.queries_run && whole,
+            facts.keys_run && whole,
+            facts.keys_run ? scratch.seen + inside.begin : nullptr,
+            scratch.nearest + inside.begin,
+            stacked};
+  }
+
+  /// S of one panel, with bias and mask; false where nothing is seen. `keys` are rows of the tile, `queries` the columns
+  /// of the panel. Where a softcap acts and `slopes` is given, it becomes the derivative of the cap.
+  HWY_NOINLINE bool score(const score_panel& scores, const float* queries, row_range keys, bool partial,
+                          float* slopes = nullptr) const {
+    const index_t width = panel_width(), count = scores.keys;
+    float* const elements =
+        problem.has_elements() ? scratch.elements + (scores.scores - scratch.scores) : nullptr;
     sight elements_seen = sight::all;
     if (problem.has_elements()) elements_seen = fill_elements(scores, elements, scratch.element_buffer);
-    if (elements_seen == sight::none) return;
+    if (elements_seen == sight::none) return false;
 
-    const float* const queries = scratch.queries + at * loader.pack.steps;
     multiply_keys(keys, queries);
     if (problem.callbacks.relative_key) {
       if (can_multiply_relative_keys(scores))
@@ -231,14 +241,26 @@ struct prefill_task {
       else
         add_relative_keys(scores);
     }
-    if (problem.softcap > 0) cap_scores(problem, scratch.scores, count * width);
+    if (problem.softcap > 0) {
+      cap_scores(problem, scratch.scores, count * width);
+      if (slopes) slopes_of_cap(problem, scratch.scores, count * width, slopes);
+    }
     if (problem.bias.kind != distance_bias::form::none) add_distance_bias(scores);
     if (elements_seen == sight::some) add_elements(scores, elements);
     if (partial) mask_scores(scores);
-    softmax_panel(scratch.scores, count, scratch.largest + at, scratch.total + at, scratch.keep);
+    return true;
+  }
+
+  /// S, softmax and O of one panel.
+  HWY_NOINLINE void attend(index_t head, index_t panel, index_t first_key, row_range keys,
+                           const tile_facts& facts, bool partial) const {
+    const score_panel scores = panel_of(head, panel, first_key, keys, facts);
+    const index_t at = column(head, panel), lane = scores.scores - scratch.scores;
+    if (!score(scores, scratch.queries + at * loader.pack.steps, keys, partial)) return;
+    softmax_panel(scratch.scores, scores.keys, scratch.largest + at, scratch.total + at, scratch.keep);
 
     float* const output = scratch.output + at * scratch.output_stride;
-    const row_range lanes_used{lane, inside.end - panel * width};
+    const row_range lanes_used{lane, lane + scores.queries};
     if (facts.finite_values)
       add_values(lanes_used.end, keys, output);
     else
@@ -341,8 +363,15 @@ struct prefill_task {
     return result;
   }
 
-  /// All keys of one run of consecutive positions.
-  HWY_NOINLINE void attend_run(const key_run& run) const {
+  /// Keys and values of a tile into scratch; false where a value is infinite or NaN.
+  HWY_NOINLINE bool load_tile(index_t first, index_t count) const {
+    loader.load_keys(kv_head, first, count, growth_origin, scratch.keys);
+    return load_values(problem, kv_head, first, count, prefill_keys, scratch.values);
+  }
+
+  /// All keys of one run of consecutive positions; `task` loads tiles and attends to them.
+  template <class Task>
+  HWY_NOINLINE void attend_run(const Task& task, const key_run& run) const {
     look_at(run);
     panel_sight sights[most_panels];
     row_range whole{run.begin, run.begin};
@@ -361,8 +390,7 @@ struct prefill_task {
         const row_range here = panel_rows(panel);
         if (is_empty(seen) || is_empty(here)) continue;
         if (!loaded) {
-          loader.load_keys(kv_head, begin, count, growth_origin, scratch.keys);
-          finite_values = load_values(problem, kv_head, begin, count, prefill_keys, scratch.values);
+          finite_values = task.load_tile(begin, count);
           loaded = true;
         }
         const bool queries_run =
@@ -370,14 +398,15 @@ struct prefill_task {
         const tile_facts facts{true, queries_run, finite_values};
         const bool partial = seen.begin < sights[panel].all.begin || seen.end > sights[panel].all.end;
         for (index_t h = 0; h < heads; ++h)
-          attend(h, panel, begin, {seen.begin - begin, seen.end - begin}, facts, partial);
+          task.attend(h, panel, begin, {seen.begin - begin, seen.end - begin}, facts, partial);
       }
       first = tile.end;
     }
   }
 
   /// Keys whose positions are scattered, element by element.
-  HWY_NOINLINE void attend_scattered() const {
+  template <class Task>
+  HWY_NOINLINE void attend_scattered(const Task& task) const {
     for (index_t first = problem.valid_keys.begin; first < problem.valid_keys.end; first += prefill_keys) {
       const index_t count = (std::min)(prefill_keys, problem.valid_keys.end - first);
       const position_span keys = span_of(problem.keys, first, count);
@@ -390,12 +419,29 @@ struct prefill_task {
         const sight seen = sight_of(problem, queries, keys);
         if (seen == sight::none) continue;
         if (!loaded) {
-          loader.load_keys(kv_head, first, count, growth_origin, scratch.keys);
-          facts.finite_values = load_values(problem, kv_head, first, count, prefill_keys, scratch.values);
+          facts.finite_values = task.load_tile(first, count);
           loaded = true;
         }
-        for (index_t h = 0; h < heads; ++h) attend(h, panel, first, {0, count}, facts, seen == sight::some);
+        for (index_t h = 0; h < heads; ++h)
+          task.attend(h, panel, first, {0, count}, facts, seen == sight::some);
       }
+    }
+  }
+
+  /// All keys of the task, in order.
+  template <class Task>
+  HWY_INLINE void attend_keys(const Task& task) const {
+    if (problem.bias.kind == distance_bias::form::linear)
+      for (index_t r = tokens.begin; r < tokens.end; ++r)
+        scratch.nearest[r] = nearest_distance(problem, query_of(r));
+    if (!problem.runs) attend_scattered(task);
+    for (index_t n = 0; n < problem.run_count; ++n) {
+      key_run run = problem.runs[n];
+      const row_range here = intersection({run.begin, run.end}, split);
+      if (is_empty(here)) continue;
+      run.first += here.begin - run.begin;
+      run.begin = here.begin, run.end = here.end;
+      attend_run(task, run);
     }
   }
 
@@ -403,22 +449,39 @@ struct prefill_task {
   HWY_NOINLINE void attend_all() const {
     if (tokens.begin < tokens.end) {
       std::fill_n(scratch.output, heads * panels * panel_width() * scratch.output_stride, 0.0f);
-      if (problem.bias.kind == distance_bias::form::linear)
-        for (index_t r = tokens.begin; r < tokens.end; ++r)
-          scratch.nearest[r] = nearest_distance(problem, query_of(r));
       pack_queries();
-      if (!problem.runs) attend_scattered();
-      for (index_t n = 0; n < problem.run_count; ++n) {
-        key_run run = problem.runs[n];
-        const row_range here = intersection({run.begin, run.end}, split);
-        if (is_empty(here)) continue;
-        run.first += here.begin - run.begin;
-        run.begin = here.begin, run.end = here.end;
-        attend_run(run);
-      }
+      attend_keys(*this);
     }
   }
 };
+
+/// The task of tile `tile` of the queries and chunk `chunk` of the heads, chunks of a KV head side by side.
+inline HWY_NOINLINE prefill_task prefill_task_of(const attention_problem& problem, const task_plan& plan,
+                                                 const key_loader& loader, float* scratch, index_t tile,
+                                                 index_t chunk) {
+  const index_t kv_head = chunk / plan.head_chunks, in_group = chunk % plan.head_chunks * plan.heads_per_task;
+  const index_t first_row = tile * plan.rows, rows = (std::min)(plan.rows, problem.query_tokens - first_row);
+  const row_range tokens{(std::clamp)(problem.valid_queries.begin - first_row, index_t{0}, rows),
+                         (std::clamp)(problem.valid_queries.end - first_row, index_t{0}, rows)};
+  const bool anchored =
+      problem.rotary && problem.keys_are_rotated;  // rotated keys carry the growth from the encoding's origin
+  const position origin = anchored
+                              ? problem.rotary->growth_origin
+                              : (tokens.begin < tokens.end ? problem.queries[first_row + tokens.begin] : 0);
+  return {problem,
+          loader,
+          prefill_scratch(scratch, problem, loader.pack, plan.heads_per_task, plan.rows),
+          kv_head,
+          kv_head * problem.group + in_group,
+          (std::min)(plan.heads_per_task, problem.group - in_group),
+          first_row,
+          rows,
+          plan.rows / panel_width(),
+          tokens,
+          origin,
+          0,
+          problem.valid_keys};
+}
 
 }  // namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

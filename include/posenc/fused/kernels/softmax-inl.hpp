@@ -69,6 +69,17 @@ inline HWY_NOINLINE void cap_scores(const attention_problem& problem, float* sco
   for (index_t n = 0; n < count; n += lanes()) store(hn::Mul(tanh_of(load(scores + n)), cap), scores + n);
 }
 
+/// 1 − tanh² of capped scores: what the cap multiplies a gradient by.
+inline HWY_NOINLINE void slopes_of_cap(const attention_problem& problem, const float* scores, index_t count,
+                                       float* slopes) {
+  const float_vector one = constant(1.0f);
+  const float_vector inverse = constant(static_cast<float>(1 / (problem.softcap * score_unit)));
+  for (index_t n = 0; n < count; n += lanes()) {
+    const float_vector t = hn::Mul(load(scores + n), inverse);
+    store(hn::NegMulAdd(t, t, one), slopes + n);
+  }
+}
+
 /// A bias by distance, one element, in units of scores. A linear one is relative to that of the nearest key.
 HWY_INLINE float bias_at(const distance_bias& bias, index_t head, position distance, position nearest) {
   if (bias.kind == distance_bias::form::linear) {

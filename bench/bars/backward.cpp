@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+/// \file
+/// Bars of the gradient (fused/backward.hpp). Useful operations are two and a half times the forward's: five products of
+/// the size of the forward's two, of which causal masks leave half.
+#include "measure.hpp"
+
+#include "peak.hpp"
+
+namespace bars {
+namespace {
+
+/// A call with a gradient of its output, and where its own gradients go.
+struct gradient_call : call<float> {
+  matrix<float> log_sum_exp = matrix<float>(queries, heads),
+                d_out = random<float>(queries, heads*head_dim, 4);
+  matrix<float> d_q = matrix<float>(queries, heads*head_dim), d_k = matrix<float>(keys, kv_heads*head_dim),
+                d_v = matrix<float>(keys, kv_heads*head_dim);
+
+  gradient_call(index_t tokens, index_t head_count, index_t channels)
+      : call<float>{.queries = tokens,
+                    .keys = tokens,
+                    .heads = head_count,
+                    .kv_heads = head_count,
+                    .head_dim = channels} {}
+
+  template <class E>
+  void forward(const E& encoding) {
+    posenc::fused::attention_into(posenc::as_heads(q, heads), posenc::as_heads(k, kv_heads),
+                                  posenc::as_heads(v, kv_heads), encoding, options(),
+                                  posenc::as_heads(out, heads),
+                                  {log_sum_exp.data(), queries, heads, heads, 1}, {.memory = &memory});
+  }
+  template <class E>
+  void backward(const E& encoding, const posenc::fused::execution& how) {
+    const posenc::backward_sequence<float> sequence{posenc::as_heads(std::as_const(q), heads),
+                                                    posenc::as_heads(std::as_const(k), kv_heads),
+                                                    posenc::as_heads(std::as_const(v), kv_heads),
+                                                    posenc::as_heads(std::as_const(out), heads),
+                                                    {log_sum_exp.data(), queries, heads, heads, 1},
+                                                    posenc::as_heads(std::as_const(d_out), heads),
+                                                    posenc::as_heads(d_q, heads),
+                                                    posenc::as_heads(d_k, kv_heads),
+                                                    posenc::as_heads(d_v, kv_heads),
+                                                    options()};
+    posenc::fused::attention_backward_into(sequence, encoding, how);
+  }
+  template <class E>
+  void backward(const E& encoding) {
+    backward(encoding, {.memory = &memory});
+  }
+  [[nodiscard]] double operations() const {
+    return 2.5 * 4 * static_cast<double>(heads * head_dim) * static_cast<double>(queries) *
+           static_cast<double>(queries + 1) / 2;
+  }
+};
+
+void share_of_peak(const char* name, gradient_call& c, double aim) {
+  const auto rope = rope_of(c.head_dim);
+  c.forward(rope);
+  c.backward(rope);
+  std::vector<double> shares;
+  for (int n = 0; n < 9; ++n) {
+    const double peak = posenc::bench::fma_peak();
+    shares.push_back(c.operations() / seconds_of([&] { c.backward(rope); }, 1) / peak);
+  }
+  report(name, quartiles_of(std::move(shares)), "of peak", aim, false);
+}
+
+}  // namespace
+
+void backward() {
+  if (!wanted("backward")) return;
+  gradient_call wide(2048, 32, 128), narrow(1024, 12, 64);
+  share_of_peak("backward-32x128-2048", wide, 0.6);
+  share_of_peak("backward-12x64-1024", narrow, 0.5);
+  const auto rope = rope_of(64);
+  const posenc::no_encoding none;
+  const auto t5 = t5_of(12);
+  report("backward-rope", ratio_of([&] { narrow.backward(rope); }, [&] { narrow.backward(none); }, 15),
+         "x none", 1.05);
+  report("backward-t5", ratio_of([&] { narrow.backward(t5); }, [&] { narrow.backward(none); }, 15), "x none",
+         1.15);
+}
+
+}  // namespace bars
