@@ -15,6 +15,7 @@
 
 #include "fused/sweep.hpp"
 #include "fused/targets.hpp"
+#include "repetitions.hpp"
 
 namespace sweep_test {
 
@@ -23,7 +24,7 @@ using sweep::tensor;
 
 std::uint32_t cases() {
   const char* const asked = std::getenv("POSENC_SWEEP_CASES");
-  return asked ? static_cast<std::uint32_t>(std::strtoul(asked, nullptr, 10)) : 2100;
+  return asked ? static_cast<std::uint32_t>(std::strtoul(asked, nullptr, 10)) : repetitions::few ? 200 : 2100;
 }
 
 template <class T>
