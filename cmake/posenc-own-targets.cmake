@@ -8,7 +8,7 @@ if(POSENC_SANITIZE)
 endif()
 
 # posenc_own_target(<target> [<optimisation flag>] [UNSANITIZED]): the flag (default -O1) counts only when no build type
-# is set, and is -O0 in a build with tests, where examples and benchmarks run for a moment only. UNSANITIZED
+# is set, and is at most -O1 in a build with tests, where examples run for a moment only. UNSANITIZED
 # targets test the compiler's work, which the sanitizers would only slow down; they link them nevertheless, for the
 # objects that they share with other targets. POSENC_SANITIZE=ALL checks these targets too.
 function(posenc_own_target target)
@@ -18,7 +18,7 @@ function(posenc_own_target target)
     set(optimisation ${arg_UNPARSED_ARGUMENTS})
   endif()
   if(POSENC_TESTS AND optimisation MATCHES "-O[23]")
-    set(optimisation -O0)
+    set(optimisation -O1)
   endif()
   set_target_properties(${target} PROPERTIES CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF)
   if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
