@@ -337,7 +337,7 @@ void rotate_row(const E& encoding, std::span<S> head, const positions& where, in
     rotate_key(encoding, head, where[row]);
 }
 
-/// The rotation of an encoding that turns values as well; null where there is none.
+/// The rotation of an encoding that rotates values as well; null where there is none.
 template <class E>
 [[nodiscard]] const rotation* rotation_of_values(const E& encoding) noexcept {
   if constexpr (lowers_to_rotation<E>)

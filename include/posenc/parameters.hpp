@@ -301,14 +301,14 @@ struct rotated_row {
 
 /// R(p)ᵀ with what multiplies it kept: from the gradient of a rotated head to that of the head.
 template <class S>
-void turn_back(const rotation& by, std::span<S> d_head, const rotated_row& at) {
+void rotate_pairs_back(const rotation& by, std::span<S> d_head, const rotated_row& at) {
   const axis_positions* const place = at.place;
   for (index_t pair = 0; pair < by.pairs(); ++pair) {
     using angle = std::conditional_t<std::floating_point<S>, S, double>;
-    cos_sin<angle> turn = by.template cos_sin_at<angle>(pair, at.at, place);
-    turn.sin = -turn.sin;
-    by.turn_pair(
-        d_head, pair, turn,
+    cos_sin<angle> by_angle = by.template cos_sin_at<angle>(pair, at.at, place);
+    by_angle.sin = -by_angle.sin;
+    by.rotate_pair(
+        d_head, pair, by_angle,
         static_cast<angle>(place ? by.attention_factor : by.attention_factor_at(pair, at.at, at.side)));
   }
 }
@@ -326,7 +326,7 @@ void rotate_back(const E& encoding, const parameter_counts<E>& counts, std::span
   } else if constexpr (has_rotate_adjoint<E, S>) {
     encoding.rotate_adjoint(head, d_head, at.at, at.side, gradient);
   } else if constexpr (lowers_to_rotation<E>) {
-    turn_back(encoding.lowered(), d_head, at);
+    rotate_pairs_back(encoding.lowered(), d_head, at);
   } else if constexpr (rotates<E, S>) {
     // Rotations are linear: column c of the matrix is what becomes of unit vector c.
     std::vector<S> back(d_head.size(), S(0)), column(d_head.size());

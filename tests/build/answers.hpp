@@ -94,7 +94,7 @@ inline void check_refusals(checker& check) {
   } catch (const std::invalid_argument&) {
     refused = true;
   }
-  check.holds("a base that is no number is refused", refused);
+  check.holds("a base that is NaN is refused", refused);
 }
 #endif
 

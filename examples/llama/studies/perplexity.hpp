@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /// \file
-/// How well a model foretells a text.
+/// How well a model predicts a text.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +43,7 @@ inline void perplexity(model& m, std::span<const token> tokens, std::size_t cont
   const stopwatch time;
   double sum = 0;
   std::size_t scored = 1,
-              evaluated = 0;  // tokens before `scored` have been counted; nothing foretells the first
+              evaluated = 0;  // tokens before `scored` have been counted; nothing predicts the first
   for (std::size_t begin = 0; scored < tokens.size(); begin += context / 2) {
     const std::size_t end = (std::min)(begin + context, tokens.size());
     const std::vector<double> nats = surprises(m, tokens.subspan(begin, end - begin));

@@ -192,8 +192,8 @@ class backward_of {
     if (!call_.keys_are_rotated)
       for (index_t head = 0; head < call_.kv_heads; ++head)
         for (index_t j = call_.valid_keys.begin; j < call_.valid_keys.end; ++j)
-          turn(s_.k(j, head), result_.k.data() + at(s_.k, j, head),
-               {call_.key_positions, j, rotation_side::key});
+          rotate_row_back(s_.k(j, head), result_.k.data() + at(s_.k, j, head),
+                          {call_.key_positions, j, rotation_side::key});
     return std::move(result_);
   }
 
@@ -212,7 +212,7 @@ class backward_of {
 
   /// In the scalar of the sums where the encoding rotates it.
   template <class S>
-  void turn(std::span<const S> head, sum* d_head, const rotated_row& where) {
+  void rotate_row_back(std::span<const S> head, sum* d_head, const rotated_row& where) {
     if constexpr (rotates<E, work>) {
       using scalar = std::conditional_t<rotates<E, sum>, sum, work>;
       std::vector<scalar> before(head.size()), back(head.size());
@@ -296,7 +296,7 @@ class backward_of {
     if constexpr (scales<E>) adjoints::scale(encoding_, counts_, number, here, d_tau, parameters());
     if (!call_.sinks.empty() && !is_minus_infinity(call_.sinks[h]))
       shared_.sinks[h] -= sum(exp(sum(static_cast<sum>(call_.sinks[h]) - log_sum_exp)) * d);
-    turn(s_.q(i, head), d_rotated.data(), {call_.query_positions, i, rotation_side::query});
+    rotate_row_back(s_.q(i, head), d_rotated.data(), {call_.query_positions, i, rotation_side::query});
     sum* const to = result_.q.data() + at(s_.q, i, head);
     for (std::size_t c = 0; c < d_query.size(); ++c) to[c] = d_rotated[c] + d_query[c];
   }

@@ -7,7 +7,7 @@
 ///     s_ij ← c·tanh(s_ij / c)                                                 (softcap)
 ///     s_ij ← s_ij + b_h(i, j)                                                 (door bias, dense bias)
 ///     out_i = Σ_j e^{s_ij} (v_j + a_{j−i}) / Z_i,  Z_i = Σ_j e^{s_ij} + e^{sink},  over the keys j that i sees
-///     (where the rotation turns values too: R(−i) Σ_j e^{s_ij} R(j) v_j / Z_i)
+///     (where values rotate too: R(−i) Σ_j e^{s_ij} R(j) v_j / Z_i)
 ///     log_sum_exp_i = ln Z_i
 ///
 /// The door embed is not here: it adds to rows before they are projected (encoding.hpp, self_attention.hpp).

@@ -58,7 +58,7 @@ class learned_rope {
     const rotation& by = lowered();
     for (index_t pair = 0; pair < by.pairs(); ++pair) {
       const cos_sin<T> at = by.cos_sin_at<T>(pair, p);
-      by.turn_pair(d_head, pair, cos_sin<T>{at.cos, -at.sin}, static_cast<T>(by.attention_factor));
+      by.rotate_pair(d_head, pair, cos_sin<T>{at.cos, -at.sin}, static_cast<T>(by.attention_factor));
       // Rotations commute: the product of rotated pairs is that of the pairs before.
       const auto [first, second] = channels_of_pair(by.pairing, by.rotary_dim, pair);
       const auto a = static_cast<std::size_t>(by.offset + first),

@@ -91,9 +91,9 @@ class rope_table {
   void rotate(std::span<S> head, position p) const {
     check_rotate(static_cast<index_t>(head.size()), p);
     for (index_t pair = 0; pair < shape_.pairs(); ++pair)
-      shape_.turn_pair(head, pair,
-                       cos_sin<work>{static_cast<work>(cos_(p, pair)), static_cast<work>(sin_(p, pair))},
-                       work(1));
+      shape_.rotate_pair(head, pair,
+                         cos_sin<work>{static_cast<work>(cos_(p, pair)), static_cast<work>(sin_(p, pair))},
+                         work(1));
   }
 
   /// From the gradient of a rotated head to that of the head (parameters.hpp): the transpose of what rotate does.
@@ -102,9 +102,9 @@ class rope_table {
                       std::span<S>) const {
     check_rotate(static_cast<index_t>(d_head.size()), p);
     for (index_t pair = 0; pair < shape_.pairs(); ++pair)
-      shape_.turn_pair(d_head, pair,
-                       cos_sin<work>{static_cast<work>(cos_(p, pair)), -static_cast<work>(sin_(p, pair))},
-                       work(1));
+      shape_.rotate_pair(d_head, pair,
+                         cos_sin<work>{static_cast<work>(cos_(p, pair)), -static_cast<work>(sin_(p, pair))},
+                         work(1));
   }
 
   /// Throws what rotate would, without a head.

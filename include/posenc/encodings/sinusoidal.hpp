@@ -139,9 +139,9 @@ class sinusoidal {
     row_major_matrix<T> result = row_major_matrix<T>::Identity(width(), width());
     for (index_t p = 0; p < pairs(); ++p) {
       const auto [s, c] = channels_of(p);
-      const cos_sin<T> turned = angle(p, k);
-      result(s, s) = turned.cos, result(s, c) = turned.sin;
-      result(c, s) = -turned.sin, result(c, c) = turned.cos;
+      const cos_sin<T> rotated = angle(p, k);
+      result(s, s) = rotated.cos, result(s, c) = rotated.sin;
+      result(c, s) = -rotated.sin, result(c, c) = rotated.cos;
     }
     return result;
   }

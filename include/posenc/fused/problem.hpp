@@ -338,7 +338,7 @@ struct attention_problem {
     if (key_row >= b.open.begin && key_row < b.open.end && sees_window(query, key)) return true;
     return key_row >= b.base.begin && key_row < b.base.end && sees_position(query, key);
   }
-  /// True where values rotate like keys and outputs turn back.
+  /// True where values rotate like keys and outputs rotate back.
   [[nodiscard]] bool rotates_values() const noexcept { return rotary && rotary->rotates_values; }
   /// True where some score has to be looked at alone.
   [[nodiscard]] bool has_elements() const noexcept {

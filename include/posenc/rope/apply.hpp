@@ -40,8 +40,8 @@ struct token_rotation {
   template <class S>
   void apply(const rotation& by, std::span<S> head) const noexcept {
     for (index_t pair = 0; pair < by.pairs(); ++pair)
-      by.turn_pair(head, pair, angles[static_cast<std::size_t>(pair)],
-                   factors[static_cast<std::size_t>(pair)]);
+      by.rotate_pair(head, pair, angles[static_cast<std::size_t>(pair)],
+                     factors[static_cast<std::size_t>(pair)]);
   }
 };
 
@@ -87,7 +87,7 @@ template <class S, class E>
   check_disjoint_rows(heads, "rotate_heads");
   if constexpr (lowers_to_rotation<E>)
     require(heads.empty() || heads.head_dim == encoding.lowered().head_dim, "rotate_heads: heads of ",
-            heads.head_dim, " channels, the encoding turns heads of ", encoding.lowered().head_dim);
+            heads.head_dim, " channels, the encoding rotates heads of ", encoding.lowered().head_dim);
   require(where.given(), "rotate_heads: positions are needed");
   const positions resolved = where.resolve(heads.tokens, "rotate_heads");
   if constexpr (lowers_to_rotation<E>)
@@ -143,7 +143,7 @@ void shift_keys(heads_view<S> keys, const E& encoding, position offset) {
   detail::check_disjoint_rows(keys, "shift_keys");
   detail::require(by.axis_of_pair.empty(), "shift_keys: keys that follow several axes cannot be shifted");
   detail::require(keys.empty() || keys.head_dim == by.head_dim, "shift_keys: heads of ", keys.head_dim,
-                  " channels, the encoding turns heads of ", by.head_dim);
+                  " channels, the encoding rotates heads of ", by.head_dim);
   rotation step = by;
   step.attention_factor = 1;
   step.growth_origin = 0;

@@ -59,7 +59,7 @@ struct rotation {
   /// Multi-axis: false in vision towers, where a token outside the table stands nowhere.
   bool text_follows = true;
 
-  /// Keys serve as values (DeepSeek-V4): values rotate like keys and every output turns back by its query's position, so
+  /// Keys serve as values (DeepSeek-V4): values rotate like keys and every output rotates back by its query's position, so
   /// that it holds Σ_j w_ij R(j − i) v_j. Without attention_factor. Needs values as wide as keys.
   bool rotates_values = false;
 
@@ -122,7 +122,7 @@ struct rotation {
 
   /// Rotates one pair of a head by an angle and multiplies it by m.
   template <std::floating_point T, class S>
-  void turn_pair(std::span<S> head, index_t pair, const cos_sin<T>& angle, T m) const noexcept {
+  void rotate_pair(std::span<S> head, index_t pair, const cos_sin<T>& angle, T m) const noexcept {
     using work = detail::working_t<S>;
     using product = detail::product_t<S, T>;
     const auto [first, second] = channels_of_pair(pairing, rotary_dim, pair);
@@ -144,8 +144,8 @@ struct rotation {
     check_head(static_cast<index_t>(head.size()));
     check_token(token);
     for (index_t pair = 0; pair < pairs(); ++pair)
-      turn_pair(head, pair, cos_sin_at<T>(pair, token),
-                static_cast<T>(attention_factor_at(pair, token, side)));
+      rotate_pair(head, pair, cos_sin_at<T>(pair, token),
+                  static_cast<T>(attention_factor_at(pair, token, side)));
   }
 
   /// Rotates the head of a token that stands at `place` on the axes, in place.
@@ -154,8 +154,8 @@ struct rotation {
   void apply_on_axes(std::span<S> head, const axis_positions& place) const {
     check_head(static_cast<index_t>(head.size()));
     for (index_t pair = 0; pair < pairs(); ++pair)
-      turn_pair(head, pair, cos_sin_of_place<T>(pair, position_of(pair, place)),
-                static_cast<T>(attention_factor));
+      rotate_pair(head, pair, cos_sin_of_place<T>(pair, position_of(pair, place)),
+                  static_cast<T>(attention_factor));
   }
 
   /// Rotates a value to its token, or an output back from its query's, in place; see rotates_values.
@@ -166,7 +166,7 @@ struct rotation {
     for (index_t pair = 0; pair < pairs(); ++pair) {
       cos_sin<T> angle = cos_sin_at<T>(pair, token, place);
       if (back) angle.sin = -angle.sin;
-      turn_pair(value, pair, angle, T(1));
+      rotate_pair(value, pair, angle, T(1));
     }
   }
 

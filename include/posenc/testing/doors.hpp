@@ -106,7 +106,7 @@ requires rotates<E, S>
         detail::rotate_one(encoding, in_steps, b, as_query);
         for (std::size_t c = begin; c < end; ++c)
           in_steps[c] = static_cast<S>(in_steps[c] / static_cast<S>(slice.attention_factor));
-        worst.see(detail::difference(at_once, in_steps), "a ", as_query ? "query" : "key", " turned by ", a,
+        worst.see(detail::difference(at_once, in_steps), "a ", as_query ? "query" : "key", " rotated by ", a,
                   " and then by ", b);
       }
   return worst.result();

@@ -27,7 +27,7 @@ HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 
 /// Channels of a tile of queries, columns (query rows × heads) times both widths: packed twice, with dO and dQ, they
-/// stay in the second-level cache.
+/// stay in the L2 cache.
 inline constexpr index_t backward_channels = 65'536;
 /// Tasks that a call is cut into where its KV heads are fewer.
 inline constexpr index_t backward_tasks = 16;
@@ -93,12 +93,13 @@ inline HWY_NOINLINE void add_product(index_t rows, index_t columns, const produc
 }
 
 /// A head's gradient back to the order and the frame of memory.
-/// \param angles of the row, where it turns back here
+/// \param angles of the row, where it rotates_back back here
 /// \param sum as heads are packed, rotated
 /// \param raw the head as it is in memory
-inline HWY_NOINLINE void turn_back(const backward_problem& problem, const packed_head& pack,
-                                   const pair_angles* angles, const token_place& place, rotation_side side,
-                                   const float* sum, const float* raw, float* to, double* gradient) {
+inline HWY_NOINLINE void rotate_head_back(const backward_problem& problem, const packed_head& pack,
+                                          const pair_angles* angles, const token_place& place,
+                                          rotation_side side, const float* sum, const float* raw, float* to,
+                                          double* gradient) {
   const bool is_rotated_key = side == rotation_side::key && problem.keys_are_rotated;
   const rotation* const rotary = is_rotated_key ? nullptr : problem.rotary;
   const bool is_packed = problem.rotary != nullptr && !problem.keys_are_rotated;
@@ -116,7 +117,7 @@ inline HWY_NOINLINE void turn_back(const backward_problem& problem, const packed
     if (is_packed && angles && rotary->pairing == pairing::half_split)
       for (; p + lanes() <= pairs; p += lanes()) {
         float_vector a = load(sum + p), b = load(sum + pack.second + p);
-        turn_pair(a, b, load(angles->cos + p), hn::Neg(load(angles->sin + p)));
+        rotate_pair(a, b, load(angles->cos + p), hn::Neg(load(angles->sin + p)));
         store(a, slice + p), store(b, slice + pairs + p);
       }
     for (; p < pairs; ++p) {
@@ -148,13 +149,13 @@ inline HWY_NOINLINE void write_key_gradients(const backward_problem& problem, co
         store(hn::Add(load(sum + c), load(from + part * part_stride + c)), sum + c);
   };
   row_angles angles(problem, loader, rotation_side::key, backward_origin(problem));
-  const bool turns = loader.rotary && !problem.adjoint.rotate;
+  const bool rotates_back = loader.rotary && !problem.adjoint.rotate;
   for (index_t j = rows.begin; j < rows.end; ++j) {
     add_up(sums + j * key_stride, key_stride);
-    if (turns) angles.move_to(j, rows.end);
+    if (rotates_back) angles.move_to(j, rows.end);
     if (problem.adjoint.rotate) widen_row(problem.k, j, kv_head, problem.head_dim, raw);
-    turn_back(problem, pack, turns ? &angles.here : nullptr, place_of(problem.keys, j), rotation_side::key,
-              sum, raw, natural, gradient);
+    rotate_head_back(problem, pack, rotates_back ? &angles.here : nullptr, place_of(problem.keys, j),
+                     rotation_side::key, sum, raw, natural, gradient);
     store_row(natural, 1.0f, problem.head_dim, problem.d_k.type, problem.d_k.row(j, kv_head));
     add_up(values + j * value_stride, value_stride);
     store_row(sum, 1.0f, problem.value_dim, problem.d_v.type, problem.d_v.row(j, kv_head));
@@ -389,10 +390,10 @@ struct backward_task : prefill_task {
     HWY_ALIGN float natural[widest_head + vector_slack] = {};
     HWY_ALIGN float query[widest_head + vector_slack];
     row_angles angles(problem, loader, rotation_side::query, growth_origin);
-    const bool turns = problem.rotary && !full.adjoint.rotate;
+    const bool rotates_back = problem.rotary && !full.adjoint.rotate;
     for (index_t r = 0; r < rows; ++r) {
       const bool is_token = r >= tokens.begin && r < tokens.end;
-      if (turns && is_token) angles.move_to(first_row + r, first_row + tokens.end);
+      if (rotates_back && is_token) angles.move_to(first_row + r, first_row + tokens.end);
       for (index_t h = 0; h < heads; ++h) {
         const index_t head = first_head + h, row = first_row + r;
         void* const to = full.d_q.row(row, head);
@@ -412,8 +413,9 @@ struct backward_task : prefill_task {
           for (index_t c = 0; c < loader.pack.steps; ++c) sum[c] *= static_cast<float>(factor);
         std::vector<double> nowhere(
             static_cast<std::size_t>(full.adjoint.rotate && factor == 0 ? full.parameters : 0));
-        turn_back(full, loader.pack, turns ? &angles.here : nullptr, place_of(problem.queries, row),
-                  rotation_side::query, sum, query, natural, nowhere.empty() ? collected : nowhere.data());
+        rotate_head_back(full, loader.pack, rotates_back ? &angles.here : nullptr,
+                         place_of(problem.queries, row), rotation_side::query, sum, query, natural,
+                         nowhere.empty() ? collected : nowhere.data());
         if (is_early)
           for (index_t c = 0; c < problem.head_dim; ++c) natural[c] /= static_cast<float>(factor);
         if (own.d_plain)

@@ -4,7 +4,7 @@
 ///
 /// Since R(i)ᵀR(j0 + t) = (R(i − j0))ᵀ R(t), the queries are rotated once per block of keys, by phases that
 /// move on in integers, and key t of every block is rotated in registers by the same small table of R(t) that
-/// stays in the first-level cache. A long sequence is cut into splits of keys, by its shape alone, whose
+/// stays in the L1 cache. A long sequence is cut into splits of keys, by its shape alone, whose
 /// results are merged.
 #if defined(POSENC_FUSED_DECODE_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef POSENC_FUSED_DECODE_INL_HPP
@@ -27,13 +27,13 @@ HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 
 /// Keys of a block: as many as leave a block of keys and values of several heads, and what is on its way of the
-/// next one, in the second-level cache.
+/// next one, in the L2 cache.
 HWY_INLINE index_t decode_keys(const attention_problem& problem) {
   return problem.k.type == storage::float32 ? 32 : most_listed;
 }
 /// Queries and rows (queries × heads) of a task.
 inline constexpr index_t decode_queries = 8, decode_rows = 32;
-/// Bytes of keys and values of a block that may be on their way into the second-level cache.
+/// Bytes of keys and values of a block that may be on their way into the L2 cache.
 inline constexpr index_t decode_block_bytes = index_t{512} * 1024;
 /// Rows and vectors of values that are added up together: wide rather than high, so that values are read in the
 /// order of memory.
@@ -62,7 +62,7 @@ HWY_INLINE key_rotation key_rotation_of(const attention_problem& problem) {
 }
 
 /// KV heads of a task. Where the heads of a token lie side by side, a task reads whole tokens, in the order
-/// of memory, as long as a block of them fits the second-level cache.
+/// of memory, as long as a block of them fits the L2 cache.
 HWY_INLINE index_t decode_kv_heads(const attention_problem& problem) {
   const index_t bytes_of_key =
       row_bytes(problem.k.type, problem.head_dim) + row_bytes(problem.v.type, problem.value_dim);
@@ -110,7 +110,7 @@ struct decode_rows_of_task {
 
 /// The scratch of one decode task.
 struct decode_scratch {
-  float *queries, *turned, *sums, *scores, *output, *tail, *largest, *total, *keep;
+  float *queries, *rotated, *sums, *scores, *output, *tail, *largest, *total, *keep;
   std::uint64_t *phases, *block_phases;  ///< of each query; of a block of keys
   pair_angles* angles;                   ///< of each query
   row_bounds* seen;                      ///< of each query, in the run of keys at hand
@@ -136,7 +136,7 @@ struct decode_scratch {
     phases = reinterpret_cast<std::uint64_t*>(take(2 * decode_queries * (pack.second + lanes())));
     block_phases = reinterpret_cast<std::uint64_t*>(take(2 * pack.pairs));
     queries = take(slots * (pack.stride + lanes()));
-    turned = take(slots * (pack.stride + lanes()));
+    rotated = take(slots * (pack.stride + lanes()));
     angles = reinterpret_cast<pair_angles*>(
         take(decode_queries * static_cast<index_t>(sizeof(pair_angles) / sizeof(float))));
     constexpr auto floats_of = [](std::size_t bytes) { return static_cast<index_t>(bytes / sizeof(float)); };
@@ -173,8 +173,8 @@ struct decode_task {
   [[nodiscard]] index_t query_stride() const { return loader.pack.stride + lanes(); }
   /// Where a slot's rotated query begins; channel c (a whole number of vectors) lies c·decode_group farther: in a
   /// group vector c of all rows side by side, so that one pointer leads through a group.
-  [[nodiscard]] float* turned_row(index_t slot) const {
-    return scratch.turned + slot / decode_group * decode_group * query_stride() +
+  [[nodiscard]] float* rotated_row(index_t slot) const {
+    return scratch.rotated + slot / decode_group * decode_group * query_stride() +
            slot % decode_group * lanes();
   }
   /// The scores of a slot: score t lies t·decode_group farther.
@@ -191,7 +191,7 @@ struct decode_task {
     pair_angles angles;
     // Rows that are padding are multiplied with the others and left out at the end: they must hold numbers.
     if (problem.valid_queries.end - problem.valid_queries.begin < problem.query_tokens)
-      std::fill_n(scratch.turned, rows.slots() * query_stride(), 0.0f);
+      std::fill_n(scratch.rotated, rows.slots() * query_stride(), 0.0f);
     for (index_t i = problem.valid_queries.begin; i < problem.valid_queries.end; ++i) {
       const position here = problem.queries[i];
       if (problem.rotary && rotates != key_rotation::by_steps) {
@@ -211,9 +211,9 @@ struct decode_task {
         load_query(problem, loader, i, rows.head_of(slot), angles,
                    query_factor(problem, rows.head_of(slot), here), packed);
         std::copy_n(packed, loader.pack.steps, scratch.queries + slot * query_stride());
-        float* const turned = turned_row(slot);
+        float* const rotated = rotated_row(slot);
         for (index_t c = 0; c < loader.pack.steps; c += lanes())
-          store(load(packed + c), turned + c * decode_group);
+          store(load(packed + c), rotated + c * decode_group);
       }
     }
   }
@@ -268,10 +268,10 @@ struct decode_task {
       if (!is_token(query)) continue;
       const float* const from = scratch.queries + slot * query_stride();
       const pair_angles& angles = scratch.angles[query];
-      float* const to = turned_row(slot);
+      float* const to = rotated_row(slot);
       for (index_t p = 0; p < pairs; p += lanes()) {
         float_vector a = load(from + p), b = load(from + second + p);
-        turn_pair(a, b, load(angles.cos + p), load(angles.sin + p));
+        rotate_pair(a, b, load(angles.cos + p), load(angles.sin + p));
         store(a, to + p * decode_group);
         store(b, to + (second + p) * decode_group);
       }
@@ -430,7 +430,7 @@ struct decode_task {
     for_each_group(kv, [&](index_t slot, index_t members) HWY_ATTR {
       float* const scores = scores_of(slot);
       float* const sums = lanes() == decode_group ? scores : scratch.sums;
-      dot_rows<Layout>(members, loader, table, reader, count, turned_row(slot), sums, next);
+      dot_rows<Layout>(members, loader, table, reader, count, rotated_row(slot), sums, next);
       add_parts(sums, count, scores);
     });
   }
@@ -447,7 +447,7 @@ struct decode_task {
                                float* const scores = scores_of(kv);
                                float* const sums = lanes() == decode_group ? scores : scratch.sums;
                                dot_some_heads<Layout>(heads, loader, angles_of_block(), reader, count,
-                                                      turned_row(kv), sums, keys_at_hand.list(1));
+                                                      rotated_row(kv), sums, keys_at_hand.list(1));
                                add_parts(sums, count, scores);
                              });
   }

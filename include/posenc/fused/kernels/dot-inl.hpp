@@ -53,7 +53,7 @@ HWY_INLINE void fetch_pairs_ahead(const Row& slice, const key_parts& of, index_t
 }
 
 /// q_r · k_t, r < Rows, for `count` keys as they lie in memory, rotated by rows 0, 1, … of the table, and packed
-/// queries (decode_task::turned_row): a vector per key into `sums`, lanes()/decode_group parts of each row's sum.
+/// queries (decode_task::rotated_row): a vector per key into `sums`, lanes()/decode_group parts of each row's sum.
 /// One key after the other, in the order of memory; the row that takes its place in the next block (`next`) is
 /// prefetched meanwhile. Whole vectors first: no branch is left in the loops, and every sum stays in a register.
 template <int Rows, pairing Layout, class Reader>
@@ -75,7 +75,7 @@ HWY_NOINLINE void dot_keys(const key_loader& keys, const key_table& table, const
   if constexpr (Rows > r) s##r = hn::MulAdd(x, load(q_row + c * decode_group + r * width), s##r);
 
 // `channels` channels from `from` on that do not rotate.
-#define POSENC_DO_NOT_TURN(from, to, channels)                  \
+#define POSENC_ADD_PLAIN_CHANNELS(from, to, channels)           \
   {                                                             \
     const auto row = key + (from);                              \
     const float* const q_row = q + (to)*decode_group;           \
@@ -101,24 +101,24 @@ HWY_NOINLINE void dot_keys(const key_loader& keys, const key_table& table, const
       load_whole_pairs<Layout>(slice, pairs, p, a, b);
       float_vector cosine = step.cos(p), sine = step.sin(p);
       keep_in_register(a), keep_in_register(b), keep_in_register(cosine), keep_in_register(sine);
-      turn_pair(a, b, cosine, sine);
+      rotate_pair(a, b, cosine, sine);
       POSENC_FOR_EACH_ROW(POSENC_ADD_PAIR)
       fetch_pairs_ahead<Layout>(slice, parts, p, ahead);
     }
     if (const index_t p = whole_pairs; p < pairs) {
       load_pairs(slice, Layout, pairs, p, a, b);
-      turn_pair(a, b, step.cos(p), step.sin(p));
+      rotate_pair(a, b, step.cos(p), step.sin(p));
       POSENC_FOR_EACH_ROW(POSENC_ADD_PAIR)
     }
-    if (offset > 0) POSENC_DO_NOT_TURN(0, pack.before, offset)
-    if (behind < head_dim) POSENC_DO_NOT_TURN(behind, pack.behind, head_dim - behind)
+    if (offset > 0) POSENC_ADD_PLAIN_CHANNELS(0, pack.before, offset)
+    if (behind < head_dim) POSENC_ADD_PLAIN_CHANNELS(behind, pack.behind, head_dim - behind)
     if constexpr (decode_group == 1)
       store(s0, sums);
     else
       store(fold(fold(s0, s1), fold(s2, s3)), sums);
   }
 
-#undef POSENC_DO_NOT_TURN
+#undef POSENC_ADD_PLAIN_CHANNELS
 #undef POSENC_ADD_REST
 #undef POSENC_ADD_PAIR
 #undef POSENC_FOR_EACH_ROW
@@ -143,7 +143,7 @@ HWY_NOINLINE void dot_heads(const key_loader& keys, const key_table& table, cons
     const auto slice = reader##r(t) + offset;                                  \
     float_vector a, b;                                                         \
     LOAD;                                                                      \
-    turn_pair(a, b, cosine, sine);                                             \
+    rotate_pair(a, b, cosine, sine);                                           \
     s##r = hn::MulAdd(a, load(q + p * decode_group + r * width), s##r);        \
     s##r = hn::MulAdd(b, load(q_second + p * decode_group + r * width), s##r); \
     fetch_pairs_ahead<Layout>(slice, parts, p, ahead);                         \

@@ -128,7 +128,7 @@ inline HWY_NOINLINE void put_dense(const dense_scores_data& dense, const score_p
         for (index_t r = 0; r < queries; ++r) {
           float& sum = to[c * width + r];
           const float one = columns[c * n + r];
-          // What a mask hides is hidden whatever the bias there is: −∞ + ∞ would be no number.
+          // What a mask hides is hidden whatever the bias there is: −∞ + ∞ would be NaN.
           sum = !adds ? one : is_minus_infinity(one) ? masked_score : one + sum;
         }
     }

@@ -61,7 +61,7 @@ HWY_INLINE bool fits_stack(const attention_problem& problem) {
          !problem.callbacks.relative_value && (!problem.rotary || problem.rotary->growth_per_token.empty());
 }
 
-/// Columns of a task: as many as leave packed queries and output in the second-level cache.
+/// Columns of a task: as many as leave packed queries and output in the L2 cache.
 HWY_INLINE index_t stacked_columns(const attention_problem& problem) {
   const index_t fit = 65536 / (std::max)(problem.head_dim, problem.value_dim) / panel_width() * panel_width();
   return (std::clamp)(fit, panel_width(), prefill_columns);

@@ -52,11 +52,11 @@ inline HWY_NOINLINE void finish_row(const attention_problem& problem, index_t he
     m = top;
   }
   const float* output = state.output;
-  HWY_ALIGN float turned[widest_head + vector_slack];
+  HWY_ALIGN float rotated[widest_head + vector_slack];
   if (problem.rotates_values()) {
-    std::copy_n(output, problem.value_dim, turned);
-    rotate_value(*problem.rotary, place_of(problem.queries, row), true, turned);
-    output = turned;
+    std::copy_n(output, problem.value_dim, rotated);
+    rotate_value(*problem.rotary, place_of(problem.queries, row), true, rotated);
+    output = rotated;
   }
   store_row(output, static_cast<float>(factor / sum), problem.value_dim, problem.out.type, to);
   if (lse) *lse = static_cast<float>(m + std::log(sum));

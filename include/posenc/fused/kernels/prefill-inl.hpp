@@ -27,10 +27,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 
-/// Keys of a tile. 128 keep the weights and a panel of values (16 KiB each) in the first-level cache, and the
+/// Keys of a tile. 128 keep the weights and a panel of values (16 KiB each) in the L1 cache, and the
 /// reading and writing of O below 3 % of the multiplications.
 inline constexpr index_t prefill_keys = 128;
-/// Columns (query rows × heads) of a task: packed queries and output stay in the second-level cache.
+/// Columns (query rows × heads) of a task: packed queries and output stay in the L2 cache.
 inline constexpr index_t prefill_columns = 512;
 /// Panels of a head in a task: at least one, of at least one lane.
 inline constexpr index_t most_panels = prefill_columns;
@@ -121,7 +121,7 @@ class row_angles {
     const step_angles step = loader_.step(step_);
     for (index_t p = 0; p < problem_.rotary->pairs(); p += lanes()) {
       float_vector c = step.cos(p), s = step.sin(p);
-      turn_pair(c, s, load(base_.cos + p), load(base_.sin + p));
+      rotate_pair(c, s, load(base_.cos + p), load(base_.sin + p));
       store(c, here.cos + p), store(s, here.sin + p);
     }
   }
@@ -274,7 +274,7 @@ struct prefill_task {
     }
   }
 
-  /// S = K·Qᵀ of a panel. Wide heads in pieces, so that a piece of the queries stays in the first-level cache.
+  /// S = K·Qᵀ of a panel. Wide heads in pieces, so that a piece of the queries stays in the L1 cache.
   HWY_INLINE void multiply_keys(row_range keys_of_tile, const float* queries) const {
     constexpr float ones[] = {1, 1, 1, 1, 1, 1, 1, 1};
     const index_t width = panel_width(), steps = loader.pack.steps, stride = loader.pack.stride;

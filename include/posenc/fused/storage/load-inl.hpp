@@ -160,7 +160,7 @@ HWY_INLINE void keep_in_register([[maybe_unused]] float_vector& value) {
 /// Bytes of a cache line.
 inline constexpr index_t line_bytes = 64;
 
-/// Prefetches what lies `distance` bytes after `from` into the second-level cache. That need not be memory of ours:
+/// Prefetches what lies `distance` bytes after `from` into the L2 cache. That need not be memory of ours:
 /// nothing is read.
 HWY_INLINE void fetch_ahead(const void* from, index_t distance) {
 #if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
@@ -195,7 +195,7 @@ HWY_INLINE void fetch_to_write(const char* from, index_t bytes) {
 #endif
 }
 
-/// Prefetches a line into the first-level cache, and with it the address of its page.
+/// Prefetches a line into the L1 cache, and with it the address of its page.
 HWY_INLINE void fetch_page([[maybe_unused]] const char* at) {
 #if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
   __builtin_prefetch(at, 0, 3);

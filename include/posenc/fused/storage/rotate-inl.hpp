@@ -147,10 +147,10 @@ HWY_INLINE void store_step(index_t pair, float_vector cosine, float_vector sine,
 
 /// (x, y) rotated by the angle of that cosine and sine. The cosine and sine of an angle are such a pair too:
 /// rotating them adds the angles.
-HWY_INLINE void turn_pair(float_vector& x, float_vector& y, float_vector cosine, float_vector sine) {
-  const float_vector turned = hn::MulSub(x, cosine, hn::Mul(y, sine));
+HWY_INLINE void rotate_pair(float_vector& x, float_vector& y, float_vector cosine, float_vector sine) {
+  const float_vector first = hn::MulSub(x, cosine, hn::Mul(y, sine));
   y = hn::MulAdd(x, sine, hn::Mul(y, cosine));
-  x = turned;
+  x = first;
 }
 
 /// R(t) for t = 0 … rows−1, growth of a key included, `stride` floats per key. Made from R(8a)·R(b): two short runs of
@@ -190,7 +190,7 @@ inline HWY_NOINLINE void fill_step_table(const rotation& rotary, index_t rows, i
     const step_angles begin{table + (t - b) * stride}, rest{table + b * stride};
     for (index_t p = 0; p < pairs; p += lanes()) {
       float_vector c = rest.cos(p), s = rest.sin(p);
-      turn_pair(c, s, begin.cos(p), begin.sin(p));
+      rotate_pair(c, s, begin.cos(p), begin.sin(p));
       store_step(p, c, s, table + t * stride);
     }
   }
@@ -270,12 +270,12 @@ HWY_INLINE void rotate_row(const Row& row, const rotation& rotary, const packed_
     float_vector c = load(base.cos + p), s = load(base.sin + p);
     if (step.row) {
       float_vector step_c = step.cos(p), step_s = step.sin(p);
-      turn_pair(step_c, step_s, c, s);
+      rotate_pair(step_c, step_s, c, s);
       c = step_c, s = step_s;
     }
     float_vector a, b;
     load_pairs(slice, rotary.pairing, pack.pairs, p, a, b);
-    turn_pair(a, b, c, s);
+    rotate_pair(a, b, c, s);
     store(a, to + p);
     store(b, to + pack.second + p);
   }

@@ -137,7 +137,7 @@ class gguf_file {
   // The accessors below give nothing for a key that is absent.
   /// \throws format_error with the key when its value is no integer, or lies outside the range of int64.
   [[nodiscard]] std::optional<std::int64_t> integer(std::string_view key) const;
-  /// A float or an integer. \throws format_error with the key when its value is no number.
+  /// A float or an integer. \throws format_error with the key when its value is not a number.
   [[nodiscard]] std::optional<double> number(std::string_view key) const;
   /// \throws format_error with the key when its value is no boolean.
   [[nodiscard]] std::optional<bool> boolean(std::string_view key) const;

@@ -493,17 +493,17 @@ class reader final : public rope_blocks {
   [[nodiscard]] std::vector<bool> rope_list() const {
     if (!has_trait(no_rope_list)) return {};
     const auto count = static_cast<std::size_t>(out_.layers);
-    std::vector<bool> turns;
+    std::vector<bool> rotates;
     const auto listed = config().integers("no_rope_layers");
     if (listed && !listed->empty()) {
       if (listed->size() != count)
         refuse("no_rope_layers lists ", listed->size(), " layers, num_hidden_layers is ", count);
-      for (const index_t one : *listed) turns.push_back(one != 0);
-      return turns;
+      for (const index_t one : *listed) rotates.push_back(one != 0);
+      return rotates;
     }
     const index_t every = first_count({"no_rope_layer_interval"}, 1, most_layers).value_or(family_.period);
-    for (index_t i = 0; i < out_.layers; ++i) turns.push_back((i + 1) % every != 0);
-    return turns;
+    for (index_t i = 0; i < out_.layers; ++i) rotates.push_back((i + 1) % every != 0);
+    return rotates;
   }
 
   /// Layers to which the rope block applies; empty: all.
@@ -659,10 +659,10 @@ class reader final : public rope_blocks {
   [[nodiscard]] index_t head_dim_of(const layer_facts& kind) {
     (void)config().has("head_dim");  // files of latent models have it, for the part that rotates
     if (has_trait(latent)) {
-      const index_t still = needed_count({"qk_nope_head_dim"}, widest_head, family_.still);
+      const index_t nope_head_dim = needed_count({"qk_nope_head_dim"}, widest_head, family_.nope_head_dim);
       if (has_trait(no_rotation) && config().count("qk_rope_head_dim", 0, widest_head) == index_t{0})
-        return still;
-      return still + needed_count({"qk_rope_head_dim"}, widest_head, family_.turning);
+        return nope_head_dim;
+      return nope_head_dim + needed_count({"qk_rope_head_dim"}, widest_head, family_.rope_head_dim);
     }
     if (has_trait(global_head) && kind.sort == layer_sort::full)
       return first_count({"global_head_dim"}, 1, widest_head).value_or(512);

@@ -203,7 +203,7 @@ class rope_blocks : public other_kinds {
     rope.turns_backwards = has_trait(backwards);
     rope.context_length = out_.context_length;
     if (has_trait(latent | tail)) {
-      rope.options.rotary_dim = needed_count({"qk_rope_head_dim"}, widest_head, family_.turning);
+      rope.options.rotary_dim = needed_count({"qk_rope_head_dim"}, widest_head, family_.rope_head_dim);
       rope.options.rotary_offset = head_dim - *rope.options.rotary_dim;
     } else if (const auto width = first_count({"rotary_dim"}, 0, widest);
                width && has_trait(absolute_width)) {

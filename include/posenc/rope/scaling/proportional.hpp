@@ -30,9 +30,9 @@ struct proportional {
     require(is_finite(partial_rotary_factor) && partial_rotary_factor >= 0 && partial_rotary_factor <= 1,
             "proportional RoPE needs a partial_rotary_factor in [0, 1], not ", partial_rotary_factor);
     require(is_finite(factor) && factor >= 1, "proportional RoPE needs a factor >= 1, not ", factor);
-    const double turning = std::floor(partial_rotary_factor * static_cast<double>(shape.head_dim) / 2);
+    const double rotating = std::floor(partial_rotary_factor * static_cast<double>(shape.head_dim) / 2);
     frequency_ladder<Real> result{
-        detail::base_powers<Real>(static_cast<std::size_t>(turning), shape.head_dim, shape.base), 1};
+        detail::base_powers<Real>(static_cast<std::size_t>(rotating), shape.head_dim, shape.base), 1};
     for (Real& w : result.inv_freq)
       w = detail::quotient(detail::quotient(Real{1}, w), static_cast<Real>(factor));
     result.inv_freq.resize(static_cast<std::size_t>(shape.pairs()), Real{0});
