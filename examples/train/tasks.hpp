@@ -118,7 +118,8 @@ struct order_task {
 struct recall_task {
   static constexpr int keys = 8, values = 8, fillers = 4, pairs = 3;
   [[nodiscard]] static index_t vocabulary() { return keys + values + fillers; }
-  [[nodiscard]] static batch make(std::uint64_t seed, std::uint64_t step, index_t sequences, index_t tokens, bool test) {
+  [[nodiscard]] static batch make(std::uint64_t seed, std::uint64_t step, index_t sequences, index_t tokens,
+                                  bool test) {
     dice draw(seed, step, test ? 2 : 1);
     const auto length = static_cast<std::size_t>(tokens), half = length / 2 - 1, slot = half / pairs;
     batch made;
@@ -127,7 +128,8 @@ struct recall_task {
       for (int& token : row) token = keys + values + draw(fillers);
       const int asked = draw(pairs), first = draw(keys);
       for (int n = 0; n < pairs; ++n) {
-        const std::size_t at = (test ? half : 0) + static_cast<std::size_t>(n) * slot + static_cast<std::size_t>(draw(slot - 1));
+        const std::size_t at =
+            (test ? half : 0) + static_cast<std::size_t>(n) * slot + static_cast<std::size_t>(draw(slot - 1));
         row[at] = (first + n) % keys, row[at + 1] = keys + draw(values);
         if (n == asked) row.back() = row[at], wanted.back() = row[at + 1];
       }

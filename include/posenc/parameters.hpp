@@ -354,10 +354,12 @@ template <class E>
 /// \throws std::invalid_argument when the shapes differ, and what the encoding's constructor throws
 template <class E>
 [[nodiscard]] E with_parameters(const E& encoding, const parameter_list<double>& parameters) {
-  detail::require(parameters.blocks() == detail::parameters_of_concrete(encoding).blocks(),
-                  "with_parameters: ", parameters.blocks(), " matrices given, the encoding has ",
-                  detail::parameters_of_concrete(encoding).blocks());
-  return detail::encoding_with(encoding, parameters);
+  return detail::with_concrete(encoding, [&](const auto& one) -> E {
+    const std::size_t blocks = detail::parameters_of_concrete(one).blocks();
+    detail::require(parameters.blocks() == blocks, "with_parameters: ", parameters.blocks(),
+                    " matrices given, the encoding has ", blocks);
+    return detail::encoding_with(one, parameters);
+  });
 }
 
 }  // namespace posenc::inline v0_2
