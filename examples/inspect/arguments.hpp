@@ -13,6 +13,7 @@
 #include <posenc/analysis/code_storage.hpp>
 #include <posenc/errors.hpp>
 #include <posenc/models/any_model.hpp>
+#include <posenc/models/tables.hpp>
 
 namespace inspect {
 
@@ -30,6 +31,9 @@ Prints the positional encoding of the model that FILE (a config.json or a GGUF f
   --analyse           collisions, resolution at distance, unseen phases and entropy at --length (or the model's
                       context length) instead of the ladder; with --plot, --json, --scaling and --compare
   --storage NAME      what cos, sin and biases are stored in for --analyse: float32, bfloat16 (the default), half
+  --export-tables OUT.safetensors  writes cos and sin of positions 0 to N - 1 of --length N (or the model's context
+                      length) for another engine, in --storage (float32 where it is left out)
+  --layout NAME       whose tables: onnxruntime, flash_attention, vllm, transformers
   --plot FILE.svg     draws the ladder and the attention score against distance (needs gnuplot)
   --json              one JSON object instead of text; numbers with 17 digits
   --pairing NAME      half_split or interleaved, for a model_type that is not known
@@ -47,8 +51,10 @@ struct arguments {
   std::optional<std::string> scaling{};
   std::optional<std::string> compare{};
   std::optional<std::string> plot{};
+  std::optional<std::string> export_tables{};
+  std::optional<posenc::table_layout> layout{};
   bool analyse = false;
-  posenc::code_storage storage = posenc::code_storage::bfloat16;
+  std::optional<posenc::code_storage> storage{};  ///< bfloat16 to analyse, float32 to export
   bool json = false;
   bool help = false;
   bool version = false;
@@ -115,6 +121,10 @@ struct arguments {
       result.scaling = value();
     } else if (word == "--compare") {
       result.compare = value();
+    } else if (word == "--export-tables") {
+      result.export_tables = value();
+    } else if (word == "--layout") {
+      result.layout = posenc::table_layout_of(value());
     } else if (word == "--plot") {
       result.plot = value();
     } else if (word == "--pairing") {

@@ -17,6 +17,7 @@
 #include "analysis_plot.hpp"
 #include "analysis_report.hpp"
 #include "arguments.hpp"
+#include "export.hpp"
 #include "json_report.hpp"
 #include "plot.hpp"
 #include "text_report.hpp"
@@ -52,7 +53,8 @@ void analyse(const std::vector<inspect::model_view>& views, const inspect::argum
   std::vector<inspect::encoding_analysis> all;
   std::vector<std::optional<posenc::rotation_codes>> codes;
   for (const inspect::model_view& view : views) {
-    for (inspect::encoding_analysis& one : inspect::analyse(view, asked.length, asked.storage))
+    for (inspect::encoding_analysis& one :
+         inspect::analyse(view, asked.length, asked.storage.value_or(posenc::code_storage::bfloat16)))
       all.push_back(std::move(one));
     for (const inspect::encoding_view& one : view.encodings)
       codes.push_back(one.rope ? std::optional(posenc::rotation_codes(*one.rope, 1)) : std::nullopt);
@@ -72,6 +74,7 @@ void run(const inspect::arguments& asked) {
     views.push_back(view_of(asked.file + " with " + *asked.scaling,
                             inspect::with_scaling(views.front().model, *asked.scaling), asked));
   if (asked.compare) views.push_back(load(*asked.compare, asked));
+  if (asked.export_tables) return inspect::export_tables(views.front(), asked);
   if (asked.analyse) return analyse(views, asked);
   if (asked.json)
     std::cout << inspect::json_report(views, asked.positions);

@@ -21,10 +21,12 @@
 #include <cstdint>
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 #include <map>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -314,6 +316,68 @@ requires(std::same_as<T, float> || std::same_as<T, std::int32_t>)
   const auto rows = static_cast<index_t>(tensor.extents.size() == 2 ? tensor.extents.front() : 1);
   return Eigen::Map<const row_major_matrix<float>>(values.data(), rows,
                                                    static_cast<index_t>(tensor.extents.back()));
+}
+
+/// A tensor to be written: its values in the order of memory, whatever the extents.
+struct safetensors_output {
+  std::string name{};
+  std::vector<std::uint64_t> extents{};  ///< their product is the number of values
+  row_major_matrix<float> values{};
+};
+
+/// How the values of a file are stored.
+enum class safetensors_dtype : unsigned char { f32, f16, bf16 };
+
+/// Writes a safetensors file. A file of that name is replaced when all has been written, and stays as it is where that fails.
+/// \throws std::invalid_argument when extents and values do not fit, a name comes twice, or the file cannot be written
+inline void write_safetensors(const std::filesystem::path& path,
+                              const std::vector<safetensors_output>& tensors,
+                              const std::map<std::string, std::string>& metadata = {},
+                              safetensors_dtype dtype = safetensors_dtype::f32) {
+  constexpr const char* names[]{"F32", "F16", "BF16"};
+  const std::uint64_t width = dtype == safetensors_dtype::f32 ? 4 : 2;
+  nlohmann::ordered_json header;
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  std::uint64_t at = 0;
+  for (const safetensors_output& tensor : tensors) {
+    std::uint64_t elements = 1;
+    for (const std::uint64_t extent : tensor.extents) elements *= extent;
+    detail::require(elements == static_cast<std::uint64_t>(tensor.values.size()),
+                    "write_safetensors: ", tensor.name, " has ", tensor.values.size(),
+                    " values, its extents ", elements);
+    detail::require(!header.contains(tensor.name), "write_safetensors: ", tensor.name, " comes twice");
+    header[tensor.name] = {{"dtype", names[static_cast<std::size_t>(dtype)]},
+                           {"shape", tensor.extents},
+                           {"data_offsets", {at, at + elements * width}}};
+    at += elements * width;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // data begin on a multiple of 8
+  std::filesystem::path half = path;
+  half += ".part";
+  std::error_code error;
+  {
+    std::ofstream out(half, std::ios::binary);
+    const auto write = [&out](std::uint64_t value, std::uint64_t bytes) {
+      for (std::uint64_t b = 0; b < bytes; ++b) out.put(static_cast<char>(value >> (8 * b) & 0xff));
+    };
+    write(text.size(), 8);
+    out << text;
+    for (const safetensors_output& tensor : tensors)
+      for (index_t n = 0; n < tensor.values.size() && out; ++n) {
+        const float value = tensor.values.data()[n];
+        if (dtype == safetensors_dtype::f32)
+          write(std::bit_cast<std::uint32_t>(value), 4);
+        else if (dtype == safetensors_dtype::f16)
+          write(Eigen::numext::bit_cast<std::uint16_t>(static_cast<Eigen::half>(value)), 2);
+        else
+          write(Eigen::numext::bit_cast<std::uint16_t>(static_cast<Eigen::bfloat16>(value)), 2);
+      }
+    out.close();
+    detail::require(!out.fail(), "write_safetensors: ", half.string(), " cannot be written");
+  }
+  std::filesystem::rename(half, path, error);
+  detail::require(!error, "write_safetensors: ", path.string(), " cannot be written");
 }
 
 }  // namespace posenc::inline v0_2
