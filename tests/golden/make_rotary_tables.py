@@ -27,8 +27,7 @@ CHANNELS = [0, 1, 5, 20, 31]  # of cos and sin as transformers hands them out, a
 
 
 def of_transformers(name, rotary):
-    config = AutoConfig.from_pretrained(CONFIGS / name) if False else AutoConfig.for_model(
-        **json.loads((CONFIGS / name).read_text()))
+    config = AutoConfig.for_model(**json.loads((CONFIGS / name).read_text()))
     cos, sin = rotary(config)(torch.zeros(1, dtype=torch.float32), torch.tensor([POSITIONS]))
     chosen = CHANNELS + [cos.shape[-1] - 1 - c for c in CHANNELS]
     pick = lambda t: [[float(t[0, p, c]) if c < t.shape[-1] else None for c in chosen] for p in range(len(POSITIONS))]
@@ -37,10 +36,10 @@ def of_transformers(name, rotary):
 
 def of_onnxruntime(inspect, interleaved):
     """One head of 16 channels, of which 12 rotate, at positions 3 and 40."""
-    config = {"model_type": "gptj" if interleaved else "gpt_neox", "n_head": 1, "n_embd": 16, "n_layer": 1, "rotary_dim": 12,
-              "n_positions": 64} if interleaved else {
-              "model_type": "gpt_neox", "num_attention_heads": 1, "hidden_size": 16, "num_hidden_layers": 1,
-              "rotary_pct": 0.75, "max_position_embeddings": 64, "rotary_emb_base": 10000}
+    gptj = {"model_type": "gptj", "n_head": 1, "n_embd": 16, "n_layer": 1, "rotary_dim": 12, "n_positions": 64}
+    neox = {"model_type": "gpt_neox", "num_attention_heads": 1, "hidden_size": 16, "num_hidden_layers": 1, "rotary_pct": 0.75,
+            "max_position_embeddings": 64, "rotary_emb_base": 10000}
+    config = gptj if interleaved else neox
     with tempfile.TemporaryDirectory() as folder:
         file, out = pathlib.Path(folder, "config.json"), pathlib.Path(folder, "out.safetensors")
         file.write_text(json.dumps(config))
