@@ -12,7 +12,11 @@ of every attention module by rows that are all the same, so that queries differ 
 What is recorded per kind of layer: heads, widths, scale, softcap, sinks, the mask's form, and the rotation (pairing,
 channels, frequencies of some pairs, attention factor). tests/models/judge_test.cpp reads each configuration and
 compares.
+
+Each type is then judged again with every one of CHANGES that its configuration has room for: what published files of the
+family differ in. A variant holds what its configuration changes and what the layers then do.
 """
+import copy
 import json
 import logging
 import math
@@ -70,6 +74,8 @@ BORING = ("token", "dropout", "eps", "_act", "act_", "activation", "initializer"
 def small(model_type):
     cls = CONFIG_MAPPING[model_type]
     d = cls().to_dict()
+    if "num_experts_per_tok" in d:
+        d["num_experts_per_tok"] = 2
     d = {k: v for k, v in d.items() if v is not None and k not in ("transformers_version", "model_type", "architectures", "dtype",
                                                  "_name_or_path")}
     for key, value in list(d.items()):
@@ -108,7 +114,68 @@ def variants(d):
         if width in d:
             heads = next((d[k] for k in ("n_head", "num_heads", "n_heads", "decoder_attention_heads") if k in d), 4)
             yield dict(d, **{width: heads * 64})
+            yield dict(d, **{width: heads * 16})
     yield d
+
+
+def rope_blocks(d):
+    """The rope block, or the one of each kind of layer."""
+    block = d.get("rope_parameters")
+    if not isinstance(block, dict):
+        return []
+    nested = [b for b in block.values() if isinstance(b, dict)]
+    return nested[:1] if nested else [block]
+
+
+def with_scaling(**scaling):
+    def change(d):
+        blocks = [b for b in rope_blocks(d) if b.get("rope_type", "default") == "default"]
+        for block in blocks:
+            block.update(scaling)
+        return bool(blocks)
+    return change
+
+
+def with_base(d):
+    blocks = [b for b in rope_blocks(d) if "rope_theta" in b]
+    for block in blocks:
+        block["rope_theta"] = 500000.0
+    return bool(blocks)
+
+
+def with_number(key, value, needs=()):
+    def change(d):
+        old = d.get(key)
+        if isinstance(old, bool) or not isinstance(old, (int, float)) or old == value or any(k not in d for k in needs):
+            return False
+        d[key] = value
+        return True
+    return change
+
+
+def with_other_heads(d):
+    """Twice as many query heads in the same width, or of the same head_dim."""
+    for key in ("num_attention_heads", "n_head", "num_heads"):
+        if isinstance(d.get(key), int) and not isinstance(d[key], bool):
+            d[key] *= 2
+            return True
+    return False
+
+
+CHANGES = {
+    "linear": with_scaling(rope_type="linear", factor=4.0),
+    "dynamic": with_scaling(rope_type="dynamic", factor=2.0),
+    "yarn": with_scaling(rope_type="yarn", factor=4.0, original_max_position_embeddings=1024),
+    "llama3": with_scaling(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                           original_max_position_embeddings=1024),
+    "base": with_base,
+    "one KV head": with_number("num_key_value_heads", 1),
+    "heads": with_other_heads,
+    "head_dim": with_number("head_dim", 48),
+    "window": with_number("sliding_window", 9),
+    "three layers": with_number("num_hidden_layers", 3),
+    "context": with_number("max_position_embeddings", 777),
+}
 
 
 def known(auto, cls):
@@ -133,7 +200,7 @@ def build(model_type):
                 run(model, config)
                 if not calls:
                     raise RuntimeError("attention was not called")
-                return config, model
+                return config, model, auto, one
             except Exception as error:  # the next variant may be possible
                 last = RuntimeError("%s; %s" % (last, repr(error)[:100]))
     raise RuntimeError(last or "no model class of its own")
@@ -201,7 +268,30 @@ def rotation(rows):
 
 
 def judge(model_type):
-    config, model = build(model_type)
+    config, model, auto, one = build(model_type)
+    case = observe(model_type, config, model)
+    case["variants"] = []
+    for name, change in CHANGES.items():
+        d = copy.deepcopy(one)
+        try:
+            if not change(d):
+                continue
+            changed = type(config)(**d)
+            torch.manual_seed(0)
+            model = auto.from_config(changed, attn_implementation="record").float().eval()
+            run(model, changed)
+            seen = observe(model_type, changed, model)
+        except Exception:  # the class does not take it
+            continue
+        changes = {k: v for k, v in seen["config"].items() if case["config"].get(k) != v}
+        removed = [k for k in case["config"] if k not in seen["config"]]
+        if changes or removed:
+            case["variants"].append({"name": name, "changes": changes, "removed": removed, "factors": seen["factors"],
+                                     "layers": seen["layers"]})
+    return case
+
+
+def observe(model_type, config, model):
     generator = torch.Generator().manual_seed(1)
 
     def equal_rows(module, args, kwargs):

@@ -79,6 +79,7 @@ inline constexpr std::array other_families{
     other_family{"rembert", other_kind::learned, 32, 18, 1152, 512, input_table_width},
     other_family{"bert-generation", other_kind::learned, 24, 16, 1024, 512},
     other_family{"squeezebert", other_kind::learned, 12, 12, 768, 512},
+    other_family{"clip_text_model", other_kind::learned, 12, 8, 512, 77, causal_stack},
     other_family{"openai-gpt", other_kind::learned, 12, 12, 768, 512, causal_stack},
     other_family{"gpt2", other_kind::learned, 12, 12, 768, 1024, causal_stack | scaled_by_switch},
     other_family{"gpt_bigcode", other_kind::learned, 12, 12, 768, 1024, causal_stack | one_kv_head | scaled_by_switch},
