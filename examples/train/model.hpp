@@ -6,6 +6,8 @@
 #include <random>
 #include <span>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <posenc/fused.hpp>
@@ -119,7 +121,8 @@ class model {
   }
   template <class Matrix>
   [[nodiscard]] auto scalars(Matrix& m, index_t begin, index_t tokens) const {
-    return posenc::head_scalars_view{m.data() + begin * m.cols(), tokens, m.cols(), m.cols(), 1};
+    using scalar = std::remove_reference_t<decltype(*m.data())>;
+    return posenc::head_scalars_view<scalar>{m.data() + begin * m.cols(), tokens, m.cols(), m.cols(), 1};
   }
 
   void attend(attention_step& a, index_t tokens) {

@@ -113,25 +113,28 @@ struct order_task {
   }
 };
 
-/// What came after this key? Three pairs of a key and a value stand in a sequence, in training in its first half, in
-/// testing in its second; one of the keys comes again as the last token. Which value is whose is told by position alone.
+/// What came after this key? Three pairs of a key and a value, then one of the keys again: half a sequence, which in
+/// training begins in the first quarter and in testing in the middle. Which value is whose is told by order alone, and
+/// what was learned at some positions has to hold at others.
 struct recall_task {
   static constexpr int keys = 8, values = 8, fillers = 4, pairs = 3;
   [[nodiscard]] static index_t vocabulary() { return keys + values + fillers; }
   [[nodiscard]] static batch make(std::uint64_t seed, std::uint64_t step, index_t sequences, index_t tokens,
                                   bool test) {
     dice draw(seed, step, test ? 2 : 1);
-    const auto length = static_cast<std::size_t>(tokens), half = length / 2 - 1, slot = half / pairs;
+    const auto length = static_cast<std::size_t>(tokens), half = length / 2, slot = half / pairs;
     batch made;
     for (index_t s = 0; s < sequences; ++s) {
       std::vector<int> row(length), wanted(length, -1);
       for (int& token : row) token = keys + values + draw(fillers);
+      const std::size_t begin = test ? half : static_cast<std::size_t>(draw(length / 4)),
+                        end = begin + half - 1;
       const int asked = draw(pairs), first = draw(keys);
       for (int n = 0; n < pairs; ++n) {
         const std::size_t at =
-            (test ? half : 0) + static_cast<std::size_t>(n) * slot + static_cast<std::size_t>(draw(slot - 1));
+            begin + static_cast<std::size_t>(n) * slot + static_cast<std::size_t>(draw(slot - 1));
         row[at] = (first + n) % keys, row[at + 1] = keys + draw(values);
-        if (n == asked) row.back() = row[at], wanted.back() = row[at + 1];
+        if (n == asked) row[end] = row[at], wanted[end] = row[at + 1];
       }
       made.input.insert(made.input.end(), row.begin(), row.end());
       made.wanted.insert(made.wanted.end(), wanted.begin(), wanted.end());
