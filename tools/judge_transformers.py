@@ -143,10 +143,10 @@ def with_base(d):
     return bool(blocks)
 
 
-def with_number(key, value, needs=()):
+def with_number(key, value, but_not_with=()):
     def change(d):
         old = d.get(key)
-        if isinstance(old, bool) or not isinstance(old, (int, float)) or old == value or any(k not in d for k in needs):
+        if isinstance(old, bool) or not isinstance(old, (int, float)) or old == value or any(k in d for k in but_not_with):
             return False
         d[key] = value
         return True
@@ -162,6 +162,11 @@ def with_other_heads(d):
     return False
 
 
+def with_head_dim(d):
+    """Sections of a multi-axis rope would no longer fit."""
+    return not any("mrope_section" in b for b in rope_blocks(d)) and with_number("head_dim", 48)(d)
+
+
 CHANGES = {
     "linear": with_scaling(rope_type="linear", factor=4.0),
     "dynamic": with_scaling(rope_type="dynamic", factor=2.0),
@@ -171,9 +176,9 @@ CHANGES = {
     "base": with_base,
     "one KV head": with_number("num_key_value_heads", 1),
     "heads": with_other_heads,
-    "head_dim": with_number("head_dim", 48),
+    "head_dim": with_head_dim,
     "window": with_number("sliding_window", 9),
-    "three layers": with_number("num_hidden_layers", 3),
+    "three layers": with_number("num_hidden_layers", 3, but_not_with=("rope_scaling_layers",)),
     "context": with_number("max_position_embeddings", 777),
 }
 

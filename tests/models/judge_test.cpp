@@ -2,17 +2,20 @@
 /// \file
 /// The config.json reader against what transformers' own attention classes do (tools/judge_transformers.py): heads,
 /// widths, scale, softcap, sinks, masks and rotations of every layer, or a refusal.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include <posenc/models.hpp>
 
 #include "golden.hpp"
+#include "repetitions.hpp"
 
 namespace judge_test {
 
@@ -98,7 +101,9 @@ std::string difference(const encoding_description& ours, const json& theirs, boo
 }
 
 /// Classes whose scale is not what they hand to the attention function.
-bool scales_queries_before(const std::string& type) { return type == "opt" || type == "whisper" || type == "openai_privacy_filter"; }
+bool scales_queries_before(const std::string& type) {
+  return type == "opt" || type == "whisper" || type == "openai_privacy_filter";
+}
 
 /// What differs between a model and what the class did, in the first layer that does; empty if nothing does.
 std::string first_difference(const model_description& model, const json& row, std::size_t& layers) {
@@ -152,16 +157,22 @@ struct verdicts {
 TEST(judge, descriptions_agree_with_the_classes_of_transformers) {
   const json all = golden::cases("judge.json");
   verdicts types, variants;
+  int nth = 0;
   for (const json& row : all.at("cases")) {
     const std::string type = row.at("type").get<std::string>();
     if (!types.judge(row, type)) continue;
+    if (repetitions::few && ++nth % 4 != 0) continue;
     for (const json& variant : row.at("variants"))
       variants.judge(variant_of(row, variant), type + ", " + variant.at("name").get<std::string>());
   }
-  EXPECT_GE(types.agree, 153u);
-  EXPECT_LE(types.configurations - types.agree, 17u) << types.refusals;
-  EXPECT_GE(types.agree + variants.agree, 900u);
-  EXPECT_EQ(variants.refusals, "");
+  EXPECT_GE(types.agree, 161u);
+  EXPECT_LE(types.configurations - types.agree, 16u) << types.refusals;
+  EXPECT_GE(types.agree + variants.agree, repetitions::few ? 300u : 1253u);
+  // A head_dim of 48 has no room for the sections that these classes fix in code; they cut them off without a word.
+  std::istringstream refusals(variants.refusals);
+  for (std::string line; std::getline(refusals, line);)
+    EXPECT_THAT(line,
+                ::testing::MatchesRegex("qwen3_(5|5_moe|vl|vl_moe)_text, head_dim: posenc: multi-axis: .*"));
   RecordProperty("types", std::to_string(types.agree));
   RecordProperty("configurations", std::to_string(types.agree + variants.agree));
   RecordProperty("layers", std::to_string(types.layers + variants.layers));

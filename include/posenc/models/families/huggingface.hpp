@@ -162,6 +162,8 @@ enum trait : traits_t {
   backwards = traits_t{1} << 43,            ///< rotates by −φ
   needs_words = traits_t{1} << 44,  ///< the class's own pattern of layers is in no rule here: files list it
   window_each_side = traits_t{1} << 45,  ///< an encoder whose "sliding_window" counts tokens to either side
+  bases_are_switches =
+      traits_t{1} << 46,  ///< "layer_rope_theta" says which layers rotate, by one base for all
 };
 
 /// A model class that rotates. A width or count of 0 means that config.json has to state it.
@@ -535,7 +537,8 @@ inline constexpr std::array families{
     family{.model_type = "lara_mini", .pairing = half_split, .layers = 34, .traits = local_only | needs_words,
            .head_dim = 128, .window = 512, .hidden = 1024, .heads = 16, .kv_heads = 4, .context = 131'072,
            .list = list_form::words},
-    family{.model_type = "muse_glimmer", .pairing = half_split, .layers = 52, .traits = needs_words, .head_dim = 128,
+    family{.model_type = "muse_glimmer", .pairing = half_split, .layers = 52,
+           .traits = needs_words | bases_are_switches, .head_dim = 128,
            .window = 2048, .hidden = 6656, .heads = 32, .kv_heads = 2, .context = 131'072, .list = list_form::words},
     family{.model_type = "muse_spark", .pairing = half_split, .layers = 62, .base = 5e5, .traits = needs_words,
            .head_dim = 64, .window = 2048, .hidden = 8192, .heads = 128, .kv_heads = 16, .context = 1'048'576,

@@ -122,6 +122,16 @@ class rope_blocks : public other_kinds {
     refuse(block_name_, " is nested by layer type and has no ", layer_type);
   }
 
+  /// \param listed what the file says for the layer alone
+  [[nodiscard]] double base_of_layer(const std::optional<double>& listed, const std::string& layer_type,
+                                     const std::optional<json_object>& entry) {
+    if (listed && !has_trait(bases_are_switches)) return *listed;
+    const double base = base_of(layer_type, entry);
+    if (listed && *listed != base)
+      warn("layer_rope_theta has ", *listed, ", which only says that layers rotate: their base is ", base);
+    return base;
+  }
+
   [[nodiscard]] double base_of(const std::string& layer_type, const std::optional<json_object>& entry) {
     if (entry)
       if (const auto inner = entry->number("rope_theta")) {
@@ -198,7 +208,7 @@ class rope_blocks : public other_kinds {
     const std::string type = scaling_type(entry);
     const double share = of_layer.share ? *of_layer.share : partial_of(entry);
     rope_description rope{.options = {.head_dim = head_dim,
-                                      .base = of_layer.base ? *of_layer.base : base_of(layer_type, entry),
+                                      .base = base_of_layer(of_layer.base, layer_type, entry),
                                       .pairing = family_.pairing}};
     rope.turns_backwards = has_trait(backwards);
     rope.context_length = out_.context_length;
