@@ -44,7 +44,8 @@ inline void export_tables(const model_view& view, const arguments& asked) {
       bool is_told = !description.layer_type.empty();
       for (std::size_t m = 0; m < rotations.size(); ++m)
         is_told &= m == n || rotations[m]->description.layer_type != description.layer_type;
-      prefix = (is_told ? description.layer_type : std::to_string(n)) + ".";
+      prefix = is_told ? description.layer_type : std::to_string(n);
+      prefix += '.';
     }
     const posenc::rotation by = rotations[n]->rope->lowered();
     for (posenc::safetensors_output& table :
@@ -54,8 +55,10 @@ inline void export_tables(const model_view& view, const arguments& asked) {
     }
     for (const auto& [key, value] : posenc::table_facts(by, *asked.layout)) facts[prefix + key] = value;
     std::string layers;
-    for (const posenc::index_t layer : description.layers)
-      layers += (layers.empty() ? "" : ",") + std::to_string(layer);
+    for (const posenc::index_t layer : description.layers) {
+      if (!layers.empty()) layers += ',';
+      layers += std::to_string(layer);
+    }
     facts[prefix + "layers"] = layers;
   }
   using enum posenc::code_storage;
