@@ -33,7 +33,7 @@ inline void export_tables(const model_view& view, const arguments& asked) {
   const std::optional<posenc::position> length = asked.length ? asked.length : view.model.context_length;
   require(length.has_value(), "--export-tables: the file does not say a length, --length N does");
   constexpr posenc::position most = posenc::position{1} << 32;
-  require(*length <= most, "--export-tables: ", *length, " positions");
+  require(*length <= most, "--export-tables: ", *length, " positions are more than ", most);
 
   std::vector<posenc::safetensors_output> tables;
   std::map<std::string, std::string> facts{{"length", std::to_string(*length)}};
