@@ -323,18 +323,22 @@ void rotate_key(const E& encoding, std::span<S> head, position p) {
     encoding.rotate(head, p);
 }
 
+/// Rotates a head of the token at `token`, on the axes where it has a `place` there (else null).
+template <class E, class S>
+void rotate_token(const E& encoding, std::span<S> head, position token, const axis_positions* place,
+                  bool as_query) {
+  if constexpr (rotates_on_axes<E, S>)
+    if (place) return encoding.rotate_on_axes(head, *place);
+  if (as_query)
+    rotate_query(encoding, head, token);
+  else
+    rotate_key(encoding, head, token);
+}
+
 /// Rotates a head of row `row` of a tensor that stands at `where`: on the axes where it has places there.
 template <class E, class S>
 void rotate_row(const E& encoding, std::span<S> head, const positions& where, index_t row, bool as_query) {
-  if constexpr (rotates_on_axes<E, S>)
-    if (where.has_axes()) {
-      encoding.rotate_on_axes(head, where.axes()[static_cast<std::size_t>(row)]);
-      return;
-    }
-  if (as_query)
-    rotate_query(encoding, head, where[row]);
-  else
-    rotate_key(encoding, head, where[row]);
+  rotate_token(encoding, head, where[row], where.place(row), as_query);
 }
 
 /// The rotation of an encoding that rotates values as well; null where there is none.

@@ -283,19 +283,13 @@ struct rotated_row {
   rotation_side side = rotation_side::query;
 
   rotated_row(const positions& where, index_t row, rotation_side on)
-      : rotated_row(where[row], where.has_axes() ? &where.axes()[static_cast<std::size_t>(row)] : nullptr,
-                    on) {}
+      : rotated_row(where[row], where.place(row), on) {}
   rotated_row(position token, const axis_positions* on_axes, rotation_side on)
       : at(token), place(on_axes), side(on) {}
 
   template <class E, class S>
   void rotate(const E& encoding, std::span<S> head) const {
-    if constexpr (rotates_on_axes<E, S>)
-      if (place) return encoding.rotate_on_axes(head, *place);
-    if (side == rotation_side::query)
-      rotate_query(encoding, head, at);
-    else
-      rotate_key(encoding, head, at);
+    rotate_token(encoding, head, at, place, side == rotation_side::query);
   }
 };
 

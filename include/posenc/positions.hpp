@@ -104,6 +104,10 @@ class positions {
 
   /// The places on the axes, one per row; empty where there are none.
   [[nodiscard]] constexpr std::span<const axis_positions> axes() const noexcept { return places_; }
+  /// The place of row `row`; null where there are none.
+  [[nodiscard]] constexpr const axis_positions* place(index_t row) const noexcept {
+    return has_axes() ? &places_[static_cast<std::size_t>(row)] : nullptr;
+  }
 
   /// The last `count` of `rows` rows; of a ring, those written last.
   [[nodiscard]] constexpr positions last(index_t count, index_t rows) const noexcept {

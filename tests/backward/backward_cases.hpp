@@ -3,7 +3,10 @@
 /// The cases of tests/golden/backward.json: inputs, encodings and options, and how results are compared.
 #pragma once
 
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,7 +17,7 @@
 #include "golden.hpp"
 
 namespace backward_cases {
-using posenc::index_t;
+using posenc::index_t, posenc::position;
 
 /// Multiples of 1/64, as tools/make_backward_golden.py makes them.
 template <class S>
@@ -133,5 +136,36 @@ void expect_gradients(const nlohmann::json& wanted, const Gradients& found, doub
   }
   EXPECT_EQ(found.encoding.blocks(), parameters);
 }
+
+/// A user's own: a bias of both positions with one learned strength per head.
+template <class T>
+struct own_bias {
+  std::vector<double> strength{0.5, -1, 2, 0.25};
+  T bias(int head, position query, position key) const {
+    return static_cast<T>(strength[static_cast<std::size_t>(head)] * wave(query, key));
+  }
+  posenc::parameter_list<double> parameters() const {
+    return posenc::parameter_list<double>().add("strength",
+                                                Eigen::Map<const Eigen::VectorXd>(strength.data(), 4));
+  }
+  own_bias with_parameters(const posenc::parameter_list<double>& p) const {
+    return {{p.values().begin(), p.values().end()}};
+  }
+  template <class S>
+  void bias_adjoint(int head, position query, position key, const S& d, std::span<S> gradient) const {
+    gradient[static_cast<std::size_t>(head)] += S(d * static_cast<S>(wave(query, key)));
+  }
+  static double wave(position query, position key) {
+    return std::sin(0.7 * static_cast<double>(query)) * std::cos(1.3 * static_cast<double>(key));
+  }
+};
+/// A user's rotation that says nothing about itself: a shear, which is no rotation at all, of any width.
+struct own_shear {
+  template <class S>
+  void rotate(std::span<S> head, position p) const {
+    const S by = static_cast<S>(0.1 * static_cast<double>(p % 5));
+    for (std::size_t c = 1; c < head.size(); ++c) head[c] += S(by * head[c - 1]);
+  }
+};
 
 }  // namespace backward_cases

@@ -36,35 +36,8 @@ TEST(fused_backward, agrees_with_pytorch) {
     });
 }
 
-/// A bias of both positions with one learned strength per head.
-struct own_bias {
-  std::vector<double> strength{0.5, -1, 2, 0.25};
-  float bias(int head, position query, position key) const {
-    return static_cast<float>(strength[static_cast<std::size_t>(head)] * wave(query, key));
-  }
-  posenc::parameter_list<double> parameters() const {
-    return posenc::parameter_list<double>().add("strength",
-                                                Eigen::Map<const Eigen::VectorXd>(strength.data(), 4));
-  }
-  own_bias with_parameters(const posenc::parameter_list<double>& p) const {
-    return {{p.values().begin(), p.values().end()}};
-  }
-  template <class S>
-  void bias_adjoint(int head, position query, position key, const S& d, std::span<S> gradient) const {
-    gradient[static_cast<std::size_t>(head)] += S(d * static_cast<S>(wave(query, key)));
-  }
-  static double wave(position query, position key) {
-    return std::sin(0.7 * static_cast<double>(query)) * std::cos(1.3 * static_cast<double>(key));
-  }
-};
-/// A map that says nothing about itself, and is no rotation.
-struct own_shear {
-  template <class S>
-  void rotate(std::span<S> head, position p) const {
-    const S by = static_cast<S>(0.1 * static_cast<double>(p % 5));
-    for (std::size_t c = 1; c < head.size(); ++c) head[c] += S(by * head[c - 1]);
-  }
-};
+using own_bias = backward_cases::own_bias<float>;
+using backward_cases::own_shear;
 
 TEST(fused_backward, fits_the_differences_of_own_and_learned_encodings) {
   const posenc::rope_options halves{.head_dim = 8, .pairing = pairing::half_split};
@@ -196,6 +169,14 @@ TEST(fused_backward, a_batch_is_its_sequences) {
   refused([](auto& b) { b[1].d_k = b[2].d_k, b[1].d_k.tokens = 41; }, "overlaps another gradient");
   refused([&](auto& b) { b[0].d_q = posenc::as_heads(parts[1].in.q, 2), b[0].d_q.tokens = 1; },
           "d_q overlaps an input");
+  std::vector<float> memory(1 << 16);
+  posenc::fused::workspace borrowed(std::as_writable_bytes(std::span<float>(memory)));
+  auto in_scratch = batch;
+  in_scratch[2].d_k.data = memory.data();
+  EXPECT_REFUSAL(
+      posenc::fused::attention_backward_batch(std::span<const posenc::backward_sequence<float>>(in_scratch),
+                                              alibi, {.memory = &borrowed}),
+      std::invalid_argument, "the borrowed workspace overlaps d_k in memory");
 }
 
 }  // namespace fused_test

@@ -93,35 +93,8 @@ matrix<double> table(index_t rows, index_t columns, std::uint32_t seed) {
 constexpr posenc::relative_clip clip{
     .direction = posenc::relative_direction::query_minus_key, .left = 3, .right = 2};
 
-/// A user's own: a bias of both positions with one learned strength per head, and a learned temperature.
-struct own_encoding {
-  std::vector<double> strength{0.5, -1, 2, 0.25};
-  double bias(int head, position query, position key) const {
-    return strength[static_cast<std::size_t>(head)] * wave(query, key);
-  }
-  posenc::parameter_list<double> parameters() const {
-    return posenc::parameter_list<double>().add("strength",
-                                                Eigen::Map<const Eigen::VectorXd>(strength.data(), 4));
-  }
-  own_encoding with_parameters(const posenc::parameter_list<double>& p) const {
-    return {{p.values().begin(), p.values().end()}};
-  }
-  template <class S>
-  void bias_adjoint(int head, position query, position key, const S& d, std::span<S> gradient) const {
-    gradient[static_cast<std::size_t>(head)] += S(d * static_cast<S>(wave(query, key)));
-  }
-  static double wave(position query, position key) {
-    return std::sin(0.7 * static_cast<double>(query)) * std::cos(1.3 * static_cast<double>(key));
-  }
-};
-/// A user's rotation that says nothing about itself: a shear, which is no rotation at all, of any width.
-struct own_shear {
-  template <class S>
-  void rotate(std::span<S> head, position p) const {
-    const S by = static_cast<S>(0.1 * static_cast<double>(p % 5));
-    for (std::size_t c = 1; c < head.size(); ++c) head[c] += S(by * head[c - 1]);
-  }
-};
+using own_encoding = backward_cases::own_bias<double>;
+using backward_cases::own_shear;
 
 template <class E>
 void expect_differences(const E& encoding, std::vector<position> starts = {0, 5}) {

@@ -157,6 +157,10 @@ template <class Q, class K, class V, class O, class E>
   const kernel_table kernels = forward_kernels.backward();
   for (const auto& s : sequences) {
     check_backward(s);
+    const auto apart = [&how](const auto& view, const char* what) { check_scratch(how.memory, view, what); };
+    apart(s.q, "q"), apart(s.k, "k"), apart(s.v, "v"), apart(s.out, "the output");
+    apart(as_rows(s.log_sum_exp), "log_sum_exp"), apart(s.d_out, "d_out");
+    apart(s.d_q, "d_q"), apart(s.d_k, "d_k"), apart(s.d_v, "d_v");
     require(s.options.heads == sequences[0].options.heads, "attention_backward: a batch of ",
             sequences[0].options.heads, " and of ", s.options.heads, " heads");
   }

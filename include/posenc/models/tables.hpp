@@ -100,7 +100,7 @@ enum class table_layout : unsigned char { onnxruntime, flash_attention, vllm, tr
   return {{"made_by",
            "posenc " + std::to_string(POSENC_VERSION_MAJOR) + "." + std::to_string(POSENC_VERSION_MINOR)},
           {"layout", name_of(layout)},
-          {"pairing", by.pairing == pairing::half_split ? "half_split" : "interleaved"},
+          {"pairing", name_of(by.pairing)},
           {"head_dim", std::to_string(by.head_dim)},
           {"rotary_dim", std::to_string(by.rotary_dim)},
           {"rotary_offset", std::to_string(by.offset)},

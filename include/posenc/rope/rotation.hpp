@@ -174,9 +174,7 @@ struct rotation {
   template <class S>
   void apply_to_value(std::span<S> value, const positions& where, index_t row, bool back) const {
     using angle = std::conditional_t<std::floating_point<S>, S, float>;
-    const axis_positions* const place =
-        where.has_axes() ? &where.axes()[static_cast<std::size_t>(row)] : nullptr;
-    apply_to_value<angle>(value, where[row], place, back);
+    apply_to_value<angle>(value, where[row], where.place(row), back);
   }
 
   /// \throws std::invalid_argument where values of so many channels cannot rotate

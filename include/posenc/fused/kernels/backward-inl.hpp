@@ -93,7 +93,7 @@ inline HWY_NOINLINE void add_product(index_t rows, index_t columns, const produc
 }
 
 /// A head's gradient back to the order and the frame of memory.
-/// \param angles of the row, where it rotates_back back here
+/// \param angles of the row; null where its rotation is none, or the adjoint's to take back
 /// \param sum as heads are packed, rotated
 /// \param raw the head as it is in memory
 inline HWY_NOINLINE void rotate_head_back(const backward_problem& problem, const packed_head& pack,
