@@ -2,8 +2,9 @@
 /// \file
 /// Bars of the gradient (fused/backward.hpp). Useful operations are two and a half times the forward's: five products of
 /// the size of the forward's two, of which causal masks leave half.
-#include "measure.hpp"
+#include <utility>
 
+#include "measure.hpp"
 #include "peak.hpp"
 
 namespace bars {
@@ -31,7 +32,7 @@ struct gradient_call : call<float> {
                                   {log_sum_exp.data(), queries, heads, heads, 1}, {.memory = &memory});
   }
   template <class E>
-  void backward(const E& encoding, const posenc::fused::execution& how) {
+  void backward(const E& encoding) {
     const posenc::backward_sequence<float> sequence{posenc::as_heads(std::as_const(q), heads),
                                                     posenc::as_heads(std::as_const(k), kv_heads),
                                                     posenc::as_heads(std::as_const(v), kv_heads),
@@ -42,11 +43,26 @@ struct gradient_call : call<float> {
                                                     posenc::as_heads(d_k, kv_heads),
                                                     posenc::as_heads(d_v, kv_heads),
                                                     options()};
-    posenc::fused::attention_backward_into(sequence, encoding, how);
+    posenc::fused::attention_backward_into(sequence, encoding, {.memory = &memory});
   }
+  /// Ends the program unless forward and backward give the gradients of the reference in double.
   template <class E>
-  void backward(const E& encoding) {
-    backward(encoding, {.memory = &memory});
+  void check_gradients(const E& encoding, const char* name) {
+    forward(encoding), backward(encoding);
+    const auto wide = [](const matrix<float>& m) { return m.cast<double>().eval(); };
+    const matrix<double> wide_q = wide(q), wide_k = wide(k), wide_v = wide(v);
+    const auto exact =
+        posenc::reference::attention_with_log_sum_exp(wide_q, wide_k, wide_v, encoding, options());
+    const auto expected = posenc::reference::attention_backward(wide_q, wide_k, wide_v, exact, wide(d_out),
+                                                                encoding, options());
+    const auto error = [](const matrix<float>& found, const matrix<double>& wanted) {
+      return (found.cast<double>() - wanted).norm() / wanted.norm();
+    };
+    const double worst = (std::max)({error(d_q, expected.q), error(d_k, expected.k), error(d_v, expected.v)});
+    if (!(worst <= 1e-5)) {
+      std::printf("%s: wrong by %g\n", name, worst);
+      std::exit(2);
+    }
   }
   [[nodiscard]] double operations() const {
     return 2.5 * 4 * static_cast<double>(heads * head_dim) * static_cast<double>(queries) *
@@ -70,6 +86,10 @@ void share_of_peak(const char* name, gradient_call& c, double aim) {
 
 void backward() {
   if (!wanted("backward")) return;
+  gradient_call small(200, 2, 64);  // the reference takes minutes for the shapes that are timed
+  small.check_gradients(rope_of(64), "backward, rope");
+  small.check_gradients(t5_of(2), "backward, t5");
+  small.check_gradients(posenc::no_encoding(), "backward, none");
   gradient_call wide(2048, 32, 128), narrow(1024, 12, 64);
   share_of_peak("backward-32x128-2048", wide, 0.6);
   share_of_peak("backward-12x64-1024", narrow, 0.5);
