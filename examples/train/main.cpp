@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT
 /// \file
 /// Trains a small transformer with each encoding of the library: what it learns, and how far beyond its length.
-#include <cmath>
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <functional>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -41,12 +44,10 @@ struct chosen_task {
   maker make;
 };
 
-chosen_task choose(const llama::arguments& line) {
-  const std::string name = line.text("--task").value_or("text");
+chosen_task choose(const std::string& name, const std::optional<std::string>& file) {
   if (name == "order") return {train::order_task::vocabulary(), train::order_task::make};
   if (name == "recall") return {train::recall_task::vocabulary(), train::recall_task::make};
   posenc::detail::require(name == "text", "--task: ", name, " is none of text, order, recall");
-  const auto file = line.text("--text");
   const auto text = file ? train::text_task::of_file(*file) : train::text_task::made_up();
   return {text.vocabulary(), [text](auto... what) { return text.make(what...); }};
 }
@@ -69,7 +70,9 @@ int run(const llama::arguments& line) {
   const auto count = [&](const char* option, int otherwise) {
     return line.count(option).value_or(otherwise);
   };
-  const chosen_task task = choose(line);
+  const std::string task_name = line.text("--task").value_or("text");
+  const bool is_text = task_name == "text";
+  const chosen_task task = choose(task_name, line.text("--text"));
   train::shape sizes{.vocabulary = task.vocabulary,
                      .width = count("--width", 96),
                      .heads = count("--heads", 4),
@@ -77,8 +80,7 @@ int run(const llama::arguments& line) {
                      .tokens = count("--tokens", 64),
                      .batch = count("--batch", 16)};
   if (line.has("--bidirectional")) {
-    posenc::detail::require(line.text("--task").value_or("text") != "text",
-                            "--bidirectional: a text's next byte would be seen");
+    posenc::detail::require(!is_text, "--bidirectional: a text's next byte would be seen");
     sizes.mask = posenc::bidirectional;
   }
   const int steps = count("--steps", 300), stop = (std::min)(count("--stop", steps), steps);
@@ -131,14 +133,13 @@ int run(const llama::arguments& line) {
     posenc::detail::require(csv != nullptr, "--csv: ", *file, " cannot be written");
   }
   std::printf("%s, seed %d, %d steps: test loss", encoding.c_str(), static_cast<int>(seed), step);
-  const posenc::index_t lengths = line.text("--task").value_or("text") == "text" ? 8 : 1;
+  const posenc::index_t lengths = is_text ? 8 : 1;
   for (posenc::index_t times = 1; times <= lengths; times *= 2) {
     const double loss = test_loss(model, task.make, seed, times * sizes.tokens);
     loss < 0 ? std::printf("  x%d -", static_cast<int>(times))
              : std::printf("  x%d %.4f", static_cast<int>(times), loss);
     if (csv)
-      std::fprintf(csv, "%s,%s,%s,%s,%d,%d,%d,%.6f\n", line.text("--task").value_or("text").c_str(),
-                   encoding.c_str(), scaling.c_str(),
+      std::fprintf(csv, "%s,%s,%s,%s,%d,%d,%d,%.6f\n", task_name.c_str(), encoding.c_str(), scaling.c_str(),
                    line.has("--bidirectional") ? "bidirectional" : "causal", static_cast<int>(seed), step,
                    static_cast<int>(times * sizes.tokens), loss);
   }

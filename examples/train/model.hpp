@@ -3,7 +3,9 @@
 /// A small transformer: token vectors (tied with the output), layers of norm, attention, norm and gate, one last norm.
 #pragma once
 
-#include <random>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -92,7 +94,6 @@ class model {
   }
 
   [[nodiscard]] const profile& times() const { return times_; }
-  [[nodiscard]] const shape& sizes() const { return sizes_; }
 
  private:
   struct layer {

@@ -3,7 +3,10 @@
 /// The encodings that a model can be trained with, by name, and what they learn as one more parameter.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
+#include <utility>
 
 #include <posenc/encodings/any_encoding.hpp>
 #include <posenc/posenc.hpp>
