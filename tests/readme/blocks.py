@@ -3,9 +3,11 @@
 the page says.
 
 A program is a fenced block after the line <!-- program: NAME -->; what it prints is the fenced block after
-<!-- output: NAME -->.
+<!-- output: NAME -->, or else stands in its comments, // prints: LINE. Every other C++ block is the body of a
+function: all of them are compiled together, each with what the comment <!-- given ... --> right before it declares.
 
-usage: blocks.py extract DIRECTORY PAGE...   writes NAME.cpp and NAME.txt, and prints the names, one per line
+usage: blocks.py extract DIRECTORY PAGE...   writes NAME.cpp and NAME.txt, and prints the names, one per line;
+                                             fragments.cpp is what no program has
        blocks.py compare OUTPUT PROGRAM [ARGUMENT...]
 """
 import difflib
@@ -14,13 +16,36 @@ import re
 import subprocess
 import sys
 
+CPP = re.compile(r"^(?:<!-- (?P<marker>program: [a-z0-9_]+) -->\n+|<!-- given\n(?P<given>.*?)^-->\n+)?^```(?:cpp|c\+\+)\n(?P<body>.*?)^```$",
+                 re.MULTILINE | re.DOTALL)
+PRINTS = re.compile(r"// prints: (.*)$", re.MULTILINE)
+PRELUDE = """#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <posenc/analysis.hpp>
+#include <posenc/fused.hpp>
+#include <posenc/models.hpp>
+#include <posenc/posenc.hpp>
+#include <posenc/testing.hpp>
+
+#pragma GCC diagnostic ignored "-Wunused-variable"
+#pragma GCC diagnostic ignored "-Wunused-but-set-variable"
+#pragma GCC diagnostic ignored "-Wunused-local-typedefs"
+"""
 BLOCK = re.compile(r"^<!-- (program|output): ([a-z0-9_]+) -->\n+```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def extract(directory, *pages):
     found = {"program": {}, "output": {}}
+    fragments = [PRELUDE]
     for page in pages:
         text = pathlib.Path(page).read_text(encoding="utf-8")
+        for block in CPP.finditer(text):
+            if not block["marker"]:
+                line = text.count("\n", 0, block.start("body")) + 1
+                fragments.append(f"void fragment_{len(fragments)}();\nvoid fragment_{len(fragments)}() {{\n{block['given'] or ''}"
+                                 f"#line {line} \"{page}\"\n{block['body']}}}\n")
         for kind, name, body in BLOCK.findall(text):
             if name in found[kind]:
                 sys.exit(f"{page}: a second {kind} called {name}")
@@ -28,15 +53,21 @@ def extract(directory, *pages):
         markers = len(re.findall(r"<!-- (?:program|output): ", text))
         if markers != len(BLOCK.findall(text)):
             sys.exit(f"{page}: {markers} marked blocks, of which {len(BLOCK.findall(text))} can be read")
+    for name, body in found["program"].items():
+        if printed := PRINTS.findall(body):
+            if name in found["output"]:
+                sys.exit(f"{name}: its output is said twice")
+            found["output"][name] = "\n".join(printed) + "\n"
     if found["program"].keys() != found["output"].keys():
         sys.exit(f"programs {sorted(found['program'])}, outputs {sorted(found['output'])}: each needs the other")
     out = pathlib.Path(directory)
     out.mkdir(parents=True, exist_ok=True)
-    for kind, suffix in (("program", "cpp"), ("output", "txt")):
-        for name, body in found[kind].items():
-            path = out / f"{name}.{suffix}"
-            if not path.exists() or path.read_text(encoding="utf-8") != body:
-                path.write_text(body, encoding="utf-8")
+    files = {f"{name}.cpp": body for name, body in found["program"].items()}
+    files |= {f"{name}.txt": body for name, body in found["output"].items()} | {"fragments.cpp": "\n".join(fragments)}
+    for name, body in files.items():
+        path = out / name
+        if not path.exists() or path.read_text(encoding="utf-8") != body:
+            path.write_text(body, encoding="utf-8")
     print("\n".join(sorted(found["program"])))
 
 
