@@ -52,8 +52,8 @@ struct rotation;
 
 /// A bias that is a straight line to either side of the query: behind·δ for δ = query − key ≥ 0, ahead·δ for δ < 0.
 struct bias_line {
-  double behind = 0;
-  double ahead = 0;
+  double behind = 0;  ///< slope for keys behind the query and its own
+  double ahead = 0;   ///< slope for keys ahead of the query
 };
 
 namespace detail {
@@ -419,21 +419,24 @@ template <class A, class B>
 /// follow one another (first a, then b). Made by combine().
 template <class A, class B>
 struct combined {
-  A first;
-  B second;
+  A first;   ///< the first argument of combine
+  B second;  ///< the second argument of combine
 
+  /// Door *embed* of both.
   template <class S>
   requires(embeds<A, S> || embeds<B, S>) void embed(std::span<S> row, position p) const {
     if constexpr (embeds<A, S>) first.embed(row, p);
     if constexpr (embeds<B, S>) second.embed(row, p);
   }
 
+  /// Door *rotate* of both, of a query.
   template <class S>
   requires(rotates<A, S> || rotates<B, S>) void rotate_query(std::span<S> head, position p) const {
     detail::rotate_query(first, head, p);
     detail::rotate_query(second, head, p);
   }
 
+  /// Door *rotate* of both, of a key.
   template <class S>
   requires(rotates<A, S> || rotates<B, S>) void rotate_key(std::span<S> head, position p) const {
     detail::rotate_key(first, head, p);
@@ -452,6 +455,7 @@ struct combined {
       return second.bias(head, offset);
   }
 
+  /// Door *bias*: the sum.
   [[nodiscard]] auto bias(int head, position query, position key) const requires(biases<A> || biases<B>) {
     if constexpr (biases<A> && biases<B>)
       return detail::plus(detail::bias_of(first, head, query, key),
@@ -462,6 +466,7 @@ struct combined {
       return detail::bias_of(second, head, query, key);
   }
 
+  /// Door *bias*, content form: the sum of the rows.
   [[nodiscard]] auto relative_key(int head, position offset) const
       requires(has_relative_key<A> || has_relative_key<B>) {
     static_assert(!(has_relative_key<A> && has_relative_key<B>),
@@ -472,6 +477,7 @@ struct combined {
       return second.relative_key(head, offset);
   }
 
+  /// The value side of it: the sum of the rows.
   [[nodiscard]] auto relative_value(int head, position offset) const
       requires(has_relative_value<A> || has_relative_value<B>) {
     static_assert(!(has_relative_value<A> && has_relative_value<B>),
@@ -488,11 +494,13 @@ struct combined {
                                           !scales<A>)&&(detail::can_scale_all<const B> || !scales<B>)) {
     return scale_of_parts(0, query);
   }
+  /// Door *scale*: the product.
   [[nodiscard]] auto scale(int head, position query) const
       requires(detail::can_scale_by_head<const A> || detail::can_scale_by_head<const B>) {
     return scale_of_parts(head, query);
   }
 
+  /// Door *rotate* by places on axes, of the part that rotates by them.
   template <class S>
   requires((rotates_on_axes<A, S> || rotates_on_axes<B, S>)&&(rotates_on_axes<A, S> || !rotates<A, S>)&&(
       rotates_on_axes<B, S> || !rotates<B, S>)) void rotate_on_axes(std::span<S> head,
@@ -574,6 +582,7 @@ template <class A, class B>
 [[nodiscard]] combined<std::decay_t<A>, std::decay_t<B>> combine(A&& a, B&& b) {
   return {std::forward<A>(a), std::forward<B>(b)};
 }
+/// Any number of encodings, two at a time.
 template <class A, class B, class... Rest>
 [[nodiscard]] auto combine(A&& a, B&& b, Rest&&... rest) {
   return posenc::combine(std::forward<A>(a),

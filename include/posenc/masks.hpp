@@ -54,8 +54,8 @@ using enum attention_mask;
 
 /// Rows [begin, end) of a tensor.
 struct row_range {
-  index_t begin = 0;
-  index_t end = 0;
+  index_t begin = 0;  ///< the first row
+  index_t end = 0;    ///< one past the last row
 };
 
 /// How far a query sees, in tokens. A bound that is not given, or that lies beyond position_limit, does not limit.
@@ -86,10 +86,10 @@ struct attention_window {
 /// head serves all heads.
 template <class T>
 struct scores_view {
-  T* data = nullptr;
-  index_t heads = 1;
-  index_t queries = 0;
-  index_t keys = 0;
+  T* data = nullptr;         ///< element of head 0, query 0 and key 0
+  index_t heads = 1;         ///< 1 serves all heads
+  index_t queries = 0;       ///< rows
+  index_t keys = 0;          ///< columns
   index_t head_stride = 0;   ///< elements from one head to the next
   index_t query_stride = 0;  ///< elements from one query row to the next
   index_t key_stride = 1;    ///< elements from one key row to the next
@@ -184,6 +184,7 @@ class visibility {
  public:
   /// Everything.
   visibility() = default;
+  /// From parts that are checked; the functions below make them.
   explicit visibility(detail::visibility_parts parts)
       : parts_(std::make_shared<const detail::visibility_parts>(std::move(parts))) {}
 
@@ -274,6 +275,7 @@ template <class T>
   parts.key_documents.assign(starts.begin(), starts.end());
   return visibility(std::move(parts));
 }
+/// The same with starts in braces.
 [[nodiscard]] inline visibility documents(std::initializer_list<index_t> starts) {
   return documents(std::span<const index_t>(starts.begin(), starts.size()));
 }
@@ -304,6 +306,7 @@ template <class T>
                     block.end, ") are no range");
   return visibility(std::move(parts));
 }
+/// The same with ranges in braces.
 [[nodiscard]] inline visibility blocks(std::initializer_list<row_range> of_keys,
                                        block_window window = block_window::ignored) {
   return blocks(std::span<const row_range>(of_keys.begin(), of_keys.size()), window);

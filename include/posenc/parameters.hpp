@@ -48,7 +48,9 @@ namespace posenc::inline v0_2 {
 template <class S>
 class parameter_list {
  public:
+  /// A block that may be written.
   using matrix = Eigen::Map<row_major_matrix<S>>;
+  /// A block.
   using const_matrix = Eigen::Map<const row_major_matrix<S>>;
 
   parameter_list() = default;
@@ -75,23 +77,30 @@ class parameter_list {
     return result;
   }
 
+  /// How many named blocks there are.
   [[nodiscard]] std::size_t blocks() const noexcept { return blocks_.size(); }
+  /// The name of block n.
   [[nodiscard]] const std::string& name(std::size_t n) const { return blocks_[n].name; }
+  /// Block n, in the memory of values().
   [[nodiscard]] matrix block(std::size_t n) {
     const block_facts& b = blocks_[n];
     return {values_.data() + b.at, b.rows, b.columns};
   }
+  /// Block n, in the memory of values().
   [[nodiscard]] const_matrix block(std::size_t n) const {
     const block_facts& b = blocks_[n];
     return {values_.data() + b.at, b.rows, b.columns};
   }
   /// The matrix of a name, the first of them. \throws std::invalid_argument when there is none
   [[nodiscard]] matrix operator[](std::string_view name) { return block(index_of(name)); }
+  /// The block of a name. \throws std::invalid_argument when there is none.
   [[nodiscard]] const_matrix operator[](std::string_view name) const { return block(index_of(name)); }
 
   /// All numbers.
   [[nodiscard]] std::span<S> values() noexcept { return values_; }
+  /// All numbers, block after block.
   [[nodiscard]] std::span<const S> values() const noexcept { return values_; }
+  /// How many numbers there are.
   [[nodiscard]] std::size_t size() const noexcept { return values_.size(); }
 
  private:

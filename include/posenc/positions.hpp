@@ -74,6 +74,7 @@ class positions {
     result.kind_ = kind::each;
     return result;
   }
+  /// The same for a vector, which must outlive the call.
   [[nodiscard]] static positions each(const std::vector<position>& of_rows) noexcept {
     return each(std::span<const position>(of_rows));
   }
@@ -84,6 +85,7 @@ class positions {
                                                    position first = 0) noexcept {
     return from(first).with_axes(places);
   }
+  /// The same for a vector, which must outlive the call.
   [[nodiscard]] static positions on_axes(const std::vector<axis_positions>& places,
                                          position first = 0) noexcept {
     return on_axes(std::span<const axis_positions>(places), first);
@@ -97,6 +99,7 @@ class positions {
     return result;
   }
 
+  /// False where the default is meant.
   [[nodiscard]] constexpr bool given() const noexcept { return kind_ != kind::none; }
 
   /// True when every row has a place on the axes of its own.
@@ -125,6 +128,7 @@ class positions {
   /// In a ring, the rows before this one were written a round later than the others: row r < ring_split() stands at
   /// (*this)[0] + r, the others at (*this)[0] + r − ring_capacity(). 0 where there is no ring.
   [[nodiscard]] constexpr index_t ring_split() const noexcept { return kind_ == kind::ring ? split_ : 0; }
+  /// Rows of the ring, 0 where it is none.
   [[nodiscard]] constexpr index_t ring_capacity() const noexcept { return capacity_; }
 
   /// The explicit positions; empty for a run and for a ring.

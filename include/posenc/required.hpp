@@ -12,10 +12,12 @@ namespace posenc::inline v0_2 {
 template <class T>
 class required {
  public:
+  /// From a value.
   template <class U>
   requires std::convertible_to<U, T>
   constexpr required(U&& value)
       : value_(std::forward<U>(value)) {}  // NOLINT(google-explicit-constructor): stands for T
+  /// The value.
   constexpr operator const T&() const noexcept { return value_; }  // NOLINT(google-explicit-constructor)
 
  private:

@@ -25,10 +25,10 @@ using row_major_matrix = Eigen::Matrix<S, Eigen::Dynamic, Eigen::Dynamic, Eigen:
 /// strided. Bytes between the heads are never read or written. T may be const.
 template <class T>
 struct heads_view {
-  T* data = nullptr;
-  index_t tokens = 0;
-  index_t heads = 1;
-  index_t head_dim = 0;
+  T* data = nullptr;         ///< element of token 0, head 0 and channel 0
+  index_t tokens = 0;        ///< rows
+  index_t heads = 1;         ///< heads of a row
+  index_t head_dim = 0;      ///< channels of a head, contiguous
   index_t token_stride = 0;  ///< elements from one token to the next
   index_t head_stride = 0;   ///< elements from one head to the next
 
@@ -37,8 +37,10 @@ struct heads_view {
     return {data + token * token_stride + head * head_stride, static_cast<std::size_t>(head_dim)};
   }
 
+  /// True when there is no element.
   [[nodiscard]] bool empty() const noexcept { return tokens == 0 || heads == 0 || head_dim == 0; }
 
+  /// A view that may only read.
   // NOLINTNEXTLINE(google-explicit-constructor): a view that may write is a view that may read
   operator heads_view<const T>() const noexcept requires(!std::is_const_v<T>) {
     return {data, tokens, heads, head_dim, token_stride, head_stride};
@@ -48,16 +50,18 @@ struct heads_view {
 /// One number per token and head (log-sum-exp) over foreign memory.
 template <class T>
 struct head_scalars_view {
-  T* data = nullptr;
-  index_t tokens = 0;
-  index_t heads = 1;
-  index_t token_stride = 0;
-  index_t head_stride = 1;
+  T* data = nullptr;         ///< element of token 0 and head 0
+  index_t tokens = 0;        ///< rows
+  index_t heads = 1;         ///< numbers of a row
+  index_t token_stride = 0;  ///< elements from row to row
+  index_t head_stride = 1;   ///< elements from head to head
 
+  /// The number of a token and head.
   [[nodiscard]] T& operator()(index_t token, index_t head) const noexcept {
     return data[token * token_stride + head * head_stride];
   }
 
+  /// A view that may only read.
   // NOLINTNEXTLINE(google-explicit-constructor): a view that may write is a view that may read
   operator head_scalars_view<const T>() const noexcept requires(!std::is_const_v<T>) {
     return {data, tokens, heads, token_stride, head_stride};
@@ -96,8 +100,10 @@ template <class Matrix>
 template <class S>
 class readable_matrix {
  public:
+  /// Keeps the expression, evaluated if it must be.
   template <class Derived>
   explicit readable_matrix(const Eigen::MatrixBase<Derived>& matrix) : rows_(matrix.derived()) {}
+  /// The matrix as `count` heads.
   [[nodiscard]] heads_view<const S> heads(index_t count) const { return as_heads(rows_, count); }
 
  private:

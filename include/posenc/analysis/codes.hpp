@@ -64,7 +64,9 @@ class rotation_codes {
   rotation_codes(const sinusoidal<T>& encoding, position length)
       : rotation_codes(rotation_of(encoding), length) {}
 
+  /// One per pair of channels.
   [[nodiscard]] index_t components() const noexcept { return by_.pairs(); }
+  /// The positions are 0 … length − 1.
   [[nodiscard]] position length() const noexcept { return length_; }
 
   /// m·(cos φ, sin φ) of a pair.
@@ -81,6 +83,7 @@ class rotation_codes {
 
   /// The fraction of a turn that each pair makes per token.
   [[nodiscard]] std::span<const phase> phases() const noexcept { return by_.phase_per_token; }
+  /// The rotation whose codes these are.
   [[nodiscard]] const rotation& by() const noexcept { return by_; }
 
  private:
@@ -107,11 +110,15 @@ class code_table {
     detail::require(values_.rows() >= 1, "code_table: a length of ", values_.rows());
   }
 
+  /// Numbers per position.
   [[nodiscard]] index_t components() const noexcept { return values_.cols(); }
+  /// The positions are 0 … length − 1.
   [[nodiscard]] position length() const noexcept { return values_.rows(); }
+  /// The number of one position as a code, whose second half is 0.
   [[nodiscard]] code_point at(index_t component, position p) const noexcept {
     return {values_(p, component), 0};
   }
+  /// Length × components.
   [[nodiscard]] const row_major_matrix<double>& values() const noexcept { return values_; }
 
  private:

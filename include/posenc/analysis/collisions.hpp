@@ -33,7 +33,7 @@ namespace posenc::inline v0_2 {
 
 /// Colliding pairs among the positions 0 … length−1.
 struct collision_counts {
-  position length = 0;
+  position length = 0;                    ///< positions 0 … length − 1 were compared
   std::vector<std::uint64_t> alone{};     ///< [n]: pairs equal in component order[n]
   std::vector<std::uint64_t> together{};  ///< [n]: pairs equal in components order[0] … order[n]
 
@@ -55,9 +55,9 @@ struct collision_counts {
 
 /// Collisions for one length or several.
 struct collision_report {
-  code_storage storage = code_storage::float32;
-  std::vector<index_t> order{};               ///< the components in the order in which they were added
-  std::vector<collision_counts> by_length{};  ///< ascending
+  code_storage storage = code_storage::float32;  ///< the type that numbers were rounded to
+  std::vector<index_t> order{};                  ///< the components in the order in which they were added
+  std::vector<collision_counts> by_length{};     ///< ascending
   /// The first position that has the code of an earlier one, and that one (the smaller first); nothing where all codes differ.
   std::optional<std::pair<position, position>> first{};
 

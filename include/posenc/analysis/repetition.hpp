@@ -23,9 +23,9 @@ namespace posenc::inline v0_2 {
 
 /// Two positions and how far apart their codes are: the root mean square over the components.
 struct code_distance {
-  position first = 0;
-  position second = 0;
-  double distance = 0;
+  position first = 0;   ///< the earlier of the two
+  position second = 0;  ///< the later
+  double distance = 0;  ///< root mean square over the components
 };
 
 /// The distance of the codes of two positions: √( Σ |c_first − c_second|² / components ).

@@ -43,8 +43,9 @@ struct resolution {
   double code_distance = 0;    ///< root mean square over the pairs of |c(Δ + δ) − c(Δ)|
   double stored_distance = 0;  ///< the same of the stored numbers
   double score_change = 0;     ///< of equal vectors, per rotary channel: S(Δ + δ) − S(Δ), S(0) = m²
-  std::vector<pair_state> pairs{};
+  std::vector<pair_state> pairs{};  ///< what each pair says at Δ
 
+  /// How many pairs are in a state.
   [[nodiscard]] index_t count(pair_state state) const {
     return std::count(pairs.begin(), pairs.end(), state);
   }

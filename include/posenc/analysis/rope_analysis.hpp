@@ -54,7 +54,7 @@ struct pair_report {
   double wavelength = 0;  ///< tokens per turn under the scheme; infinite for a pair that does not rotate
   double turns = 0;       ///< turns within the trained length, without the scheme
   double divisor = 1;     ///< the scheme divided the frequency by this; infinite for a pair it stopped
-  pair_band band = pair_band::kept;
+  pair_band band = pair_band::kept;  ///< what the scheme does to this pair
 };
 
 /// Each pair of a ladder: `plain` without the scheme, `scaled` under it.
@@ -149,8 +149,8 @@ template <has_angles E>
 
 /// A distance and how far its rotation is from none.
 struct look_alike {
-  position distance = 0;
-  double phase_distance = 0;
+  position distance = 0;      ///< in tokens
+  double phase_distance = 0;  ///< root mean square over the pairs of |R(distance) − 1|
 };
 
 /// The distance in [first, last] that is hardest to tell from 0: where two positions nearly collide. Looks at

@@ -47,13 +47,14 @@ namespace posenc::inline v0_2 {
 struct content_model {
   double spread = 2;       ///< standard deviation of scores without an encoding, > 0
   double affinity = 0.25;  ///< the part of each key that agrees with the query, 0 to 1
-  std::uint64_t seed = 1;
+  std::uint64_t seed = 1;  ///< of the random keys
 };
 
 /// Entropy for one length.
 struct entropy_at {
-  position length = 0;
-  double entropy = 0;  ///< nats
+  position length = 0;  ///< in tokens
+  double entropy = 0;   ///< nats
+  /// As many keys, equally weighted, have this entropy.
   [[nodiscard]] double keys() const noexcept { return std::exp(entropy); }
 };
 

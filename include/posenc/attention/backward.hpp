@@ -55,16 +55,16 @@ struct attention_gradients : parameter_gradients<detail::working_t<Q>> {
 /// gradients go.
 template <class Q, class K = Q, class V = K, class O = Q>
 struct backward_sequence {
-  heads_view<const Q> q;
-  heads_view<const K> k;
-  heads_view<const V> v;
-  heads_view<const O> out;  ///< what the forward gave
-  head_scalars_view<const detail::working_t<O>> log_sum_exp;
-  heads_view<const O> d_out;
-  heads_view<Q> d_q;
-  heads_view<K> d_k;
-  heads_view<V> d_v;
-  attention_options options{};
+  heads_view<const Q> q;                                      ///< queries of the forward
+  heads_view<const K> k;                                      ///< keys of the forward
+  heads_view<const V> v;                                      ///< values of the forward
+  heads_view<const O> out;                                    ///< what the forward gave
+  head_scalars_view<const detail::working_t<O>> log_sum_exp;  ///< what the forward gave beside `out`
+  heads_view<const O> d_out;                                  ///< gradient of the output
+  heads_view<Q> d_q;                                          ///< where the gradient of q goes
+  heads_view<K> d_k;                                          ///< where the gradient of k goes
+  heads_view<V> d_v;                                          ///< where the gradient of v goes
+  attention_options options{};                                ///< those of the forward
 };
 
 namespace detail {
@@ -399,6 +399,7 @@ template <class Q, class K, class V, class O, class D, class E>
 
 /// reference::attention_backward as a function object: the backward that is used where none is passed.
 struct reference_attention_backward {
+  /// Reference::attention_backward of the same arguments.
   template <class Q, class K, class V, class F, class D, class E>
   [[nodiscard]] auto operator()(const Q& q, const K& k, const V& v, const F& forward, const D& d_out,
                                 const E& encoding, const attention_options& options) const {
@@ -435,8 +436,11 @@ void embed_rows_backward(const row_major_matrix<S>& d_x, const E& encoding, cons
 /// Gradients of a self_attention layer.
 template <class S>
 struct self_attention_gradients : parameter_gradients<detail::working_t<S>> {
-  row_major_matrix<S> x, query, key, value;
-  std::optional<row_major_matrix<S>> output{};
+  row_major_matrix<S> x;                        ///< of the tokens
+  row_major_matrix<S> query;                    ///< of W_q
+  row_major_matrix<S> key;                      ///< of W_k
+  row_major_matrix<S> value;                    ///< of W_v
+  std::optional<row_major_matrix<S>> output{};  ///< of the output projection, where there is one
 };
 
 /// The gradient of self_attention by its tokens, its weights, and the parameters of the encoding, those that embed

@@ -26,12 +26,12 @@ namespace posenc::inline v0_2 {
 /// attention_sequence<float, Eigen::bfloat16>, attention_sequence<float, paged_view<const float>>.
 template <class Q, class K = Q, class V = K, class O = Q>
 struct attention_sequence {
-  heads_view<const Q> q;
-  detail::source_of_t<K> k;
-  detail::source_of_t<V> v;
-  heads_view<O> out;
+  heads_view<const Q> q;                                  ///< queries
+  detail::source_of_t<K> k;                               ///< keys: a view or any source of cache/source.hpp
+  detail::source_of_t<V> v;                               ///< values, likewise
+  heads_view<O> out;                                      ///< where the output goes
   head_scalars_view<detail::working_t<O>> log_sum_exp{};  ///< empty where it is not wanted
-  attention_options options{};
+  attention_options options{};                            ///< of this sequence alone
 };
 
 namespace detail {

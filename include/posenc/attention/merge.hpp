@@ -35,8 +35,8 @@ namespace posenc::inline v0_2 {
 /// and head.
 template <class S>
 struct attention_part {
-  heads_view<const S> output;
-  head_scalars_view<const detail::working_t<S>> log_sum_exp;
+  heads_view<const S> output;                                 ///< what attention to some of the keys gave
+  head_scalars_view<const detail::working_t<S>> log_sum_exp;  ///< natural logarithms, tokens × heads
 };
 
 namespace detail {
@@ -154,10 +154,12 @@ template <class S>
                 {result.log_sum_exp.data(), result.log_sum_exp.rows(), heads, heads, 1});
   return result;
 }
+/// The same for a list in braces.
 template <class S>
 [[nodiscard]] attention_result<S> merge(std::initializer_list<attention_result<S>> parts) {
   return merge(std::span<const attention_result<S>>(parts.begin(), parts.size()));
 }
+/// The same for a vector.
 template <class S>
 [[nodiscard]] attention_result<S> merge(const std::vector<attention_result<S>>& parts) {
   return merge(std::span<const attention_result<S>>(parts));

@@ -28,8 +28,8 @@ struct attention_options {
   std::optional<index_t> head_dim{};
   std::optional<index_t> value_dim{};  ///< channels of a value, likewise
 
-  attention_mask mask = bidirectional;
-  attention_window window{};  ///< sliding_window(W), two_sided_window(left, right)
+  attention_mask mask = bidirectional;  ///< causal, by positions or by rows; or none
+  attention_window window{};            ///< sliding_window(W), two_sided_window(left, right)
   /// Chunks of so many tokens: a query sees keys of its own chunk only, floor(position / chunk) (Llama-4).
   std::optional<position> chunk{};
   visibility visible{};  ///< documents, blocks, trees, dense masks and biases (masks.hpp)

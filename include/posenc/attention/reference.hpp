@@ -346,6 +346,7 @@ void attention_batch(std::span<const attention_sequence<Q, K, V, O>> sequences, 
     detail::write(results[n], sequences[n].out, sequences[n].log_sum_exp);
 }
 
+/// The same for a vector.
 template <class Q, class K, class V, class O, class E>
 void attention_batch(const std::vector<attention_sequence<Q, K, V, O>>& sequences, const E& encoding) {
   reference::attention_batch(std::span<const attention_sequence<Q, K, V, O>>(sequences), encoding);

@@ -28,6 +28,7 @@ namespace posenc::inline v0_2 {
 /// reference::attention_with_log_sum_exp as a function object: the attention that is used where none is
 /// passed.
 struct reference_attention {
+  /// Reference::attention of the same arguments.
   template <class Q, class K, class V, class E>
   [[nodiscard]] auto operator()(const Q& q, const K& k, const V& v, const E& encoding,
                                 const attention_options& options) const {

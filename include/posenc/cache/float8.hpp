@@ -17,18 +17,20 @@ namespace posenc::inline v0_2 {
 
 /// A number stored as e4m3; computed with as float.
 struct float8_e4m3 {
-  std::uint8_t bits = 0;
+  std::uint8_t bits = 0;  ///< sign, four bits of exponent, three of mantissa
 
   constexpr float8_e4m3() = default;
   /// Nearest, ties to even; what lies beyond ±448 becomes ±448, infinities too, and NaN stays NaN, as in PyTorch 2.15
   /// (older ones made NaN of what rounds beyond ±448).
   constexpr explicit float8_e4m3(float value) noexcept : bits(nearest(value)) {}
+  /// The number with this pattern.
   [[nodiscard]] static constexpr float8_e4m3 of_bits(std::uint8_t pattern) noexcept {
     float8_e4m3 result;
     result.bits = pattern;
     return result;
   }
 
+  /// The exact value; 0x7f and 0xff are NaN.
   // NOLINTNEXTLINE(google-explicit-constructor): every e4m3 is a float
   constexpr operator float() const noexcept {
     const std::uint32_t sign = std::uint32_t{bits & 0x80u} << 24, size = bits & 0x7fu;

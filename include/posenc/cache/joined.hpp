@@ -19,8 +19,8 @@ namespace posenc::inline v0_2 {
 /// The rows of `before`, then those of `after`: as many heads and channels. S is a source (cache/source.hpp).
 template <kv_source S>
 struct joined {
-  S before{};
-  S after{};
+  S before{};  ///< the first rows
+  S after{};   ///< the rows behind them
 };
 
 namespace detail {

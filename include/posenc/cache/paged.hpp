@@ -27,12 +27,12 @@ namespace posenc::inline v0_2 {
 /// is owned. T may be const.
 template <class T>
 struct paged_view {
-  std::span<T* const> pages{};            ///< where each page of the pool begins
-  std::span<const std::int32_t> table{};  ///< the pages of this sequence, in the order of its tokens
-  index_t page_tokens = 0;                ///< tokens that a page holds, any positive number
-  index_t tokens = 0;                     ///< at most table.size() · page_tokens
-  index_t heads = 1;
-  index_t head_dim = 0;
+  std::span<T* const> pages{};              ///< where each page of the pool begins
+  std::span<const std::int32_t> table{};    ///< the pages of this sequence, in the order of its tokens
+  index_t page_tokens = 0;                  ///< tokens that a page holds, any positive number
+  index_t tokens = 0;                       ///< at most table.size() · page_tokens
+  index_t heads = 1;                        ///< KV heads
+  index_t head_dim = 0;                     ///< channels of a head
   index_t token_stride = heads * head_dim;  ///< elements from one token of a page to the next
   index_t head_stride = head_dim;           ///< elements from one head to the next
 
@@ -54,6 +54,7 @@ struct paged_view {
             head_stride};
   }
 
+  /// A view that may only read.
   // NOLINTNEXTLINE(google-explicit-constructor): a view that may write is a view that may read
   operator paged_view<const T>() const noexcept requires(!std::is_const_v<T>) {
     return {pages, table, page_tokens, tokens, heads, head_dim, token_stride, head_stride};
@@ -124,27 +125,35 @@ struct source_name<paged_view<T>> {
 template <class T>
 struct cache_rows {
   cache_rows() = default;
+  /// Rows in one buffer.
   // NOLINTNEXTLINE(google-explicit-constructor): both views are rows
   cache_rows(const heads_view<T>& view) noexcept : block(view) {}
+  /// Rows in pages.
   // NOLINTNEXTLINE(google-explicit-constructor)
   cache_rows(const paged_view<T>& view) noexcept : paged(view), in_pages(true) {}
+  /// Rows in one buffer, to be read only.
   // NOLINTNEXTLINE(google-explicit-constructor): a view that may write is a view that may read
   cache_rows(const heads_view<std::remove_const_t<T>>& view) noexcept requires(std::is_const_v<T>)
       : block(view) {}
+  /// Rows in pages, to be read only.
   // NOLINTNEXTLINE(google-explicit-constructor)
   cache_rows(const paged_view<std::remove_const_t<T>>& view) noexcept requires(std::is_const_v<T>)
       : paged(view), in_pages(true) {}
 
+  /// The channels of a token and head.
   [[nodiscard]] std::span<T> operator()(index_t token, index_t head) const noexcept {
     return in_pages ? paged(token, head) : block(token, head);
   }
+  /// Rows.
   [[nodiscard]] index_t tokens() const noexcept { return in_pages ? paged.tokens : block.tokens; }
+  /// KV heads.
   [[nodiscard]] index_t heads() const noexcept { return in_pages ? paged.heads : block.heads; }
+  /// Channels of a head.
   [[nodiscard]] index_t head_dim() const noexcept { return in_pages ? paged.head_dim : block.head_dim; }
 
-  heads_view<T> block{};
-  paged_view<T> paged{};
-  bool in_pages = false;
+  heads_view<T> block{};  ///< where rows are, unless in_pages
+  paged_view<T> paged{};  ///< where rows are, if in_pages
+  bool in_pages = false;  ///< which of the two counts
 };
 
 namespace detail {

@@ -30,8 +30,8 @@ inline constexpr index_t q8_0_channels = 32;
 
 /// ggml's block_q8_0, byte for byte.
 struct q8_0_block {
-  Eigen::half scale{};
-  std::int8_t codes[q8_0_channels] = {};
+  Eigen::half scale{};                    ///< what the codes are multiplied by
+  std::int8_t codes[q8_0_channels] = {};  ///< the numbers
 };
 static_assert(sizeof(q8_0_block) == 34 && std::is_trivially_copyable_v<q8_0_block>);
 
@@ -132,6 +132,7 @@ class q8_0_cache {
   [[nodiscard]] q8_0_view view() const noexcept {
     return {token_major(blocks_.data(), tokens_, heads_, blocks_of_head_)};
   }
+  /// Rows so far.
   [[nodiscard]] index_t tokens() const noexcept { return tokens_; }
 
  private:

@@ -35,9 +35,9 @@ inline constexpr index_t usual_group_tokens = 64;
 /// Keys as int8 codes: channel c of head h of token t is codes(t, h)[c] · scales(t / group_tokens, h)[c]. Only before
 /// rotation; nothing is owned. In pages, a page of scales belongs to a page of codes: page_tokens / group_tokens rows.
 struct quantised_keys {
-  cache_rows<const std::int8_t> codes{};  ///< tokens × kv_heads × head_dim
-  cache_rows<const float> scales{};       ///< groups × kv_heads × head_dim, finite
-  index_t group_tokens = usual_group_tokens;
+  cache_rows<const std::int8_t> codes{};      ///< tokens × kv_heads × head_dim
+  cache_rows<const float> scales{};           ///< groups × kv_heads × head_dim, finite
+  index_t group_tokens = usual_group_tokens;  ///< tokens that share a scale
 };
 
 /// Values as int8 codes: channel c of head h of token t is codes(t, h)[c] · scales(t, h)[0]. Nothing is owned.
@@ -257,6 +257,7 @@ class quantised_key_cache {
             token_major(scales_.data(), detail::groups_of(tokens_, group_tokens_), heads_, channels_),
             group_tokens_};
   }
+  /// Rows so far.
   [[nodiscard]] index_t tokens() const noexcept { return tokens_; }
 
  private:
@@ -293,6 +294,7 @@ class quantised_value_cache {
     return {token_major(codes_.data(), tokens_, heads_, channels_),
             token_major(scales_.data(), tokens_, heads_, index_t{1})};
   }
+  /// Rows so far.
   [[nodiscard]] index_t tokens() const noexcept { return tokens_; }
 
  private:

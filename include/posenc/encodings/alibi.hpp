@@ -54,11 +54,11 @@ enum class alibi_form : unsigned char {
 
 /// What an ALiBi is.
 struct alibi_options {
-  index_t heads = 0;    ///< query heads of this call
-  double bias_max = 8;  ///< B; the last slope of a power-of-two head count is 2^−B
-  alibi_form form = alibi_form::symmetric;
-  index_t head_offset = 0;               ///< the first of these heads among all heads of the model
-  std::optional<index_t> total_heads{};  ///< heads of the model; head_offset + heads if not given
+  index_t heads = 0;                        ///< query heads of this call
+  double bias_max = 8;                      ///< B; the last slope of a power-of-two head count is 2^−B
+  alibi_form form = alibi_form::symmetric;  ///< keys ahead of the query
+  index_t head_offset = 0;                  ///< the first of these heads among all heads of the model
+  std::optional<index_t> total_heads{};     ///< heads of the model; head_offset + heads if not given
 };
 
 /// The published slopes of all `total_heads` heads of a model, within 1 ulp.
@@ -121,6 +121,7 @@ class alibi {
 
   /// m_h of each query head, whatever was folded into it included.
   [[nodiscard]] std::span<const double> slopes() const noexcept { return slopes_; }
+  /// Query heads that it is made for.
   [[nodiscard]] index_t heads() const noexcept { return static_cast<index_t>(slopes_.size()); }
 
   /// The bias is made for exactly these heads.
@@ -133,6 +134,7 @@ class alibi {
     const double slope = slopes_[static_cast<std::size_t>(head)];
     return {-slope, form_ == alibi_form::symmetric ? slope : -slope};
   }
+  /// What keys ahead of the query get.
   [[nodiscard]] alibi_form form() const noexcept { return form_; }
 
   /// What is learned (parameters.hpp): "slopes", heads × 1. A slope must stay positive or zero.
@@ -140,9 +142,11 @@ class alibi {
     return parameter_list<double>().add(
         "slopes", Eigen::Map<const Eigen::VectorXd>(slopes_.data(), static_cast<Eigen::Index>(heads())));
   }
+  /// The same encoding with these numbers.
   [[nodiscard]] alibi with_parameters(const parameter_list<double>& p) const {
     return from_slopes(p.values(), form_);
   }
+  /// Adds to `gradient`, one number per parameter, what the gradient of door *bias* makes of them (parameters.hpp).
   template <class S>
   void bias_adjoint(int head, position offset, const S& d, std::span<S> gradient) const {
     const S distance = static_cast<S>(form_ == alibi_form::symmetric && offset > 0 ? -offset : offset);

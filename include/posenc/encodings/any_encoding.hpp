@@ -40,6 +40,7 @@ inline constexpr bool is_alternative<E, std::variant<Ones...>> = (std::same_as<E
 template <std::floating_point T>
 class any_encoding {
  public:
+  /// Every encoding that it can be.
   using alternatives = std::variant<no_encoding, rope<T>, multi_axis_rope<T>, xpos<T>, alibi<T>, t5_bias<T>,
                                     relative_bias<T>, shaw<T>, shaw_with_values<T>, learned_absolute<T>,
                                     sinusoidal<T>, logit_scale, combined<rope<T>, logit_scale>>;
@@ -47,6 +48,7 @@ class any_encoding {
   /// no_encoding.
   any_encoding() = default;
 
+  /// From one of posenc's own encodings.
   template <class E>
   requires detail::is_alternative<std::remove_cvref_t<E>, alternatives> any_encoding(
       E&& encoding)  // NOLINT(google-explicit-constructor): stands for the encoding

@@ -30,19 +30,23 @@ class bias_table {
   [[nodiscard]] static bias_table rows_by_heads(const row_major_matrix<T>& weights) {
     return bias_table(weights.transpose(), false);
   }
+  /// The same from memory, row by row.
   [[nodiscard]] static bias_table rows_by_heads(std::span<const T> weights, index_t heads) {
     return rows_by_heads(detail::matrix_of(weights, heads, "bias_table"));
   }
 
+  /// One row of numbers per head, as ggml stores them.
   [[nodiscard]] static bias_table heads_by_rows(row_major_matrix<T> weights) {
     return bias_table(std::move(weights), false);
   }
+  /// The same from memory, head by head.
   [[nodiscard]] static bias_table heads_by_rows(std::span<const T> weights, index_t heads) {
     const auto count = static_cast<index_t>(weights.size());
     detail::require(heads >= 1 && count % heads == 0, "bias_table: ", count, " values for ", heads, " heads");
     return heads_by_rows(detail::matrix_of(weights, (std::max)(count / heads, index_t{1}), "bias_table"));
   }
 
+  /// The same numbers for every head.
   [[nodiscard]] static bias_table shared(std::span<const T> values) {
     return bias_table(
         detail::matrix_of(values, (std::max)(static_cast<index_t>(values.size()), index_t{1}), "bias_table"),
@@ -59,6 +63,7 @@ class bias_table {
 
   /// The numbers as heads × rows (1 × rows where they are shared), and a table of the same form with others.
   [[nodiscard]] const row_major_matrix<T>& values() const noexcept { return by_head_; }
+  /// The same kind of table with other numbers.
   [[nodiscard]] bias_table with_values(row_major_matrix<T> by_head) const {
     return bias_table(std::move(by_head), shared_);
   }
@@ -67,6 +72,7 @@ class bias_table {
     return static_cast<std::size_t>((shared_ ? 0 : head) * rows() + row);
   }
 
+  /// Numbers of a head.
   [[nodiscard]] index_t rows() const noexcept { return by_head_.cols(); }
   /// The number of query heads; none when they all share one column.
   [[nodiscard]] std::optional<index_t> heads() const noexcept {

@@ -41,10 +41,10 @@ struct learned_absolute_options {
 
 /// A table to start training from: independent normal numbers.
 struct normal_table {
-  index_t rows = 0;
-  index_t width = 0;
-  double stddev = 0.02;  ///< BERT's and GPT-2's initializer_range
-  std::uint64_t seed = 0;
+  index_t rows = 0;        ///< positions
+  index_t width = 0;       ///< channels of a row
+  double stddev = 0.02;    ///< BERT's and GPT-2's initializer_range
+  std::uint64_t seed = 0;  ///< of the generator
 };
 
 /// One learned vector per position. T is the scalar of the table; rows of any scalar can be added to.
@@ -103,23 +103,29 @@ class learned_absolute {
       detail::add_to(token[static_cast<std::size_t>(c)], table_(p + row_offset_, c));
   }
 
+  /// Rows × width.
   [[nodiscard]] const row_major_matrix<T>& table() const noexcept { return table_; }
 
   /// What is learned (parameters.hpp): "table", rows × width.
   [[nodiscard]] parameter_list<double> parameters() const {
     return parameter_list<double>().add("table", table_.template cast<double>());
   }
+  /// The same encoding with these numbers.
   [[nodiscard]] learned_absolute with_parameters(const parameter_list<double>& p) const {
     return learned_absolute(p["table"].template cast<T>(), {.row_offset = row_offset_});
   }
+  /// Adds to `gradient`, one number per parameter, what the gradient of door *embed* makes of them (parameters.hpp).
   template <class S>
   void embed_adjoint(std::span<const S> d_row, position p, std::span<S> gradient) const {
     const auto first = static_cast<std::size_t>((p + row_offset_) * width());
     for (std::size_t c = 0; c < d_row.size(); ++c) gradient[first + c] += d_row[c];
   }
 
+  /// Positions that have a row, the offset included.
   [[nodiscard]] index_t rows() const noexcept { return table_.rows(); }
+  /// Channels of a row.
   [[nodiscard]] index_t width() const noexcept { return table_.cols(); }
+  /// Position p uses row p + row_offset.
   [[nodiscard]] index_t row_offset() const noexcept { return row_offset_; }
 
   /// The position of row 0: −row_offset. Families with an offset keep padding rows there.

@@ -36,6 +36,7 @@ class learned_rope {
   }
   /// The settled description, for kernels.
   [[nodiscard]] const rotation& lowered() const noexcept { return rope_.lowered(); }
+  /// Radians per token, one per pair.
   [[nodiscard]] std::span<const double> inv_freq() const noexcept { return rope_.inv_freq(); }
 
   /// What is learned (parameters.hpp): "inv_freq", pairs × 1, radians per token.
@@ -44,6 +45,7 @@ class learned_rope {
         "inv_freq",
         Eigen::Map<const Eigen::VectorXd>(inv_freq().data(), static_cast<Eigen::Index>(inv_freq().size())));
   }
+  /// The same encoding with these numbers.
   [[nodiscard]] learned_rope with_parameters(const parameter_list<double>& p) const {
     frequency_ladder<long double> ladder;
     for (const double w : p.values()) ladder.inv_freq.push_back(static_cast<long double>(w));
@@ -52,6 +54,7 @@ class learned_rope {
     result.rope_ = rope<T>::from_frequencies(exact(options_), ladder);
     return result;
   }
+  /// Adds to `gradient`, one number per parameter, what the gradient of door *rotate* makes of them (parameters.hpp).
   template <class S>
   void rotate_adjoint(std::span<const S> head, std::span<S> d_head, position p, rotation_side,
                       std::span<S> gradient) const {

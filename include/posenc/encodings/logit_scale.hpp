@@ -47,15 +47,19 @@ class logit_scale {
   [[nodiscard]] parameter_list<double> parameters() const {
     return parameter_list<double>().add("beta", Eigen::Matrix<double, 1, 1>(beta_));
   }
+  /// The same encoding with these numbers.
   [[nodiscard]] logit_scale with_parameters(const parameter_list<double>& p) const {
     return {p["beta"](0, 0), interval_, first_};
   }
+  /// Adds to `gradient`, one number per parameter, what the gradient of door *scale* makes of them (parameters.hpp).
   template <class S>
   void scale_adjoint(int /*head*/, position query, const S& d, std::span<S> gradient) const {
     gradient[0] += S(d * static_cast<S>(growth(query)));
   }
 
+  /// Β.
   [[nodiscard]] double beta() const noexcept { return beta_; }
+  /// Tokens per step of the temperature.
   [[nodiscard]] double interval() const noexcept { return interval_; }
   /// The number that the first token counts as: 1 in Llama-4, 0 in Ministral.
   [[nodiscard]] position first() const noexcept { return first_; }

@@ -63,13 +63,16 @@ class multi_axis_rope {
                   const Scaling& scaling, std::optional<position> context_length = std::nullopt)
       : multi_axis_rope(options, sections, order, std::vector<axis_positions>{}, 0, scaling, context_length) {
   }
+  /// The same with sections in braces.
   template <rope_scaling Scaling>
   multi_axis_rope(const rope_options& options, std::initializer_list<index_t> sections, axis_order order,
                   const Scaling& scaling, std::optional<position> context_length = std::nullopt)
       : multi_axis_rope(options, std::span<const index_t>(sections.begin(), sections.size()), order, scaling,
                         context_length) {}
+  /// Without a scaling.
   multi_axis_rope(const rope_options& options, std::span<const index_t> sections, axis_order order)
       : multi_axis_rope(options, sections, order, no_scaling{}) {}
+  /// Without a scaling, sections in braces.
   multi_axis_rope(const rope_options& options, std::initializer_list<index_t> sections, axis_order order)
       : multi_axis_rope(options, sections, order, no_scaling{}) {}
 
@@ -86,6 +89,7 @@ class multi_axis_rope {
     rotation_.axis_of_pair = axes_of_pairs(sections, order, rotation_.pairs());
     set_table(std::move(table), rope_delta);
   }
+  /// The same with sections in braces.
   template <rope_scaling Scaling = no_scaling>
   multi_axis_rope(const rope_options& options, std::initializer_list<index_t> sections, axis_order order,
                   std::vector<axis_positions> table, position rope_delta = 0, const Scaling& scaling = {},

@@ -47,7 +47,9 @@ class relative_bias {
   /// \throws std::invalid_argument when the table has no such head.
   [[nodiscard]] T bias(int head, position offset) const { return table_(head, clip_.row(offset)); }
 
+  /// How distances are clipped to rows.
   [[nodiscard]] const relative_clip& clip() const noexcept { return clip_; }
+  /// The numbers.
   [[nodiscard]] const bias_table<T>& table() const noexcept { return table_; }
 
   /// The farther clip, from which on the bias stays what it is.
@@ -56,9 +58,11 @@ class relative_bias {
   [[nodiscard]] parameter_list<double> parameters() const {
     return parameter_list<double>().add("table", table_.values().template cast<double>());
   }
+  /// The same encoding with these numbers.
   [[nodiscard]] relative_bias with_parameters(const parameter_list<double>& p) const {
     return relative_bias(clip_, table_.with_values(p["table"].template cast<T>()));
   }
+  /// Adds to `gradient`, one number per parameter, what the gradient of door *bias* makes of them (parameters.hpp).
   template <class S>
   void bias_adjoint(int head, position offset, const S& d, std::span<S> gradient) const {
     gradient[table_.place(head, clip_.row(offset))] += d;

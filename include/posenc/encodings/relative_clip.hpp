@@ -32,9 +32,9 @@ enum class relative_direction : unsigned char {
 /// DeBERTa's clip(i − j + span, 0, 2·span − 1): query_minus_key, left span − 1, right span. Encodings that
 /// take a clip check that neither side is negative.
 struct relative_clip {
-  required<relative_direction> direction;
-  position left = 0;   ///< farthest distance behind the query that has a row of its own
-  position right = 0;  ///< farthest distance ahead of the query that has a row of its own
+  required<relative_direction> direction;  ///< which way rows run; there is no default
+  position left = 0;                       ///< farthest distance behind the query that has a row of its own
+  position right = 0;                      ///< farthest distance ahead of the query that has a row of its own
 
   /// Rows of the table.
   [[nodiscard]] index_t rows() const noexcept { return static_cast<index_t>(left + right + 1); }

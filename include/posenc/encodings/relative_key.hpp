@@ -50,16 +50,20 @@ class shaw {
     return row_of(key_, offset);
   }
 
+  /// How distances are clipped to rows.
   [[nodiscard]] const relative_clip& clip() const noexcept { return clip_; }
+  /// Rows × head_dim.
   [[nodiscard]] const row_major_matrix<T>& key_rows() const noexcept { return key_; }
 
   /// What is learned (parameters.hpp): "key_rows", (left + right + 1) × head_dim.
   [[nodiscard]] parameter_list<double> parameters() const {
     return parameter_list<double>().add("key_rows", key_.template cast<double>());
   }
+  /// The same encoding with these numbers.
   [[nodiscard]] shaw with_parameters(const parameter_list<double>& p) const {
     return shaw(clip_, p["key_rows"].template cast<T>());
   }
+  /// Adds to `gradient`, one number per parameter, what the gradient of a key row makes of them (parameters.hpp).
   template <class S>
   void relative_key_adjoint(int /*head*/, position offset, std::span<const S> d_row,
                             std::span<S> gradient) const {
@@ -67,15 +71,18 @@ class shaw {
   }
 
  protected:
+  /// Adds a gradient to the row of an offset.
   template <class S>
   void add_to_row(position offset, std::span<const S> d_row, std::span<S> rows) const {
     S* const row = rows.data() + static_cast<std::size_t>(clip_.row(offset)) * d_row.size();
     for (std::size_t c = 0; c < d_row.size(); ++c) row[c] += d_row[c];
   }
+  /// \throws std::invalid_argument when the rows do not fit the clip.
   void check(const row_major_matrix<T>& rows) const {
     detail::check_table(rows, "shaw");
     detail::check_clip(clip_, rows.rows(), "shaw");
   }
+  /// The row of an offset.
   [[nodiscard]] std::span<const T> row_of(const row_major_matrix<T>& rows, position offset) const noexcept {
     return {rows.data() + clip_.row(offset) * rows.cols(), static_cast<std::size_t>(rows.cols())};
   }
@@ -102,16 +109,19 @@ class shaw_with_values : public shaw<T> {
     return this->row_of(value_, offset);
   }
 
+  /// Rows × head_dim of the values.
   [[nodiscard]] const row_major_matrix<T>& value_rows() const noexcept { return value_; }
 
   /// What is learned: "key_rows" and "value_rows".
   [[nodiscard]] parameter_list<double> parameters() const {
     return shaw<T>::parameters().add("value_rows", value_.template cast<double>());
   }
+  /// The same encoding with these numbers.
   [[nodiscard]] shaw_with_values with_parameters(const parameter_list<double>& p) const {
     return shaw_with_values(this->clip(), p["key_rows"].template cast<T>(),
                             p["value_rows"].template cast<T>());
   }
+  /// Adds to `gradient`, one number per parameter, what the gradient of a value row makes of them (parameters.hpp).
   template <class S>
   void relative_value_adjoint(int /*head*/, position offset, std::span<const S> d_row,
                               std::span<S> gradient) const {

@@ -53,7 +53,7 @@ struct rope_options {
   double base = 10'000.0;  ///< θ, "rope_theta"
   /// Which channels pair up; comes with the weights, so there is no default.
   required<posenc::pairing> pairing;
-  angle_mode angles = angle_mode::exact;
+  angle_mode angles = angle_mode::exact;  ///< exact, or the frameworks' float32
   bool rotates_values =
       false;  ///< keys serve as values, and carry positions there too (rotation::rotates_values)
 };

@@ -35,7 +35,9 @@ class rope_by_length {
     return rope<T>{options_, scaling_, length};
   }
 
+  /// What it was made from.
   [[nodiscard]] const rope_options& options() const noexcept { return options_; }
+  /// The scaling that each length settles.
   [[nodiscard]] const any_scaling& scaling() const noexcept { return scaling_; }
 
  private:

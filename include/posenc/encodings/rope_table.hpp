@@ -34,12 +34,13 @@ namespace posenc::inline v0_2 {
 /// cos or sin of every row and pair, in foreign memory that has to outlive the encoding.
 template <class T>
 struct angle_table {
-  const T* data = nullptr;
-  index_t rows = 0;
-  index_t pairs = 0;
+  const T* data = nullptr;  ///< element of row 0 and pair 0
+  index_t rows = 0;         ///< positions
+  index_t pairs = 0;        ///< columns
   index_t row_stride = 0;   ///< elements from one row to the next
   index_t pair_stride = 1;  ///< elements from one pair to the next
 
+  /// The angle's cos or sin of a row and pair.
   [[nodiscard]] const T& operator()(index_t row, index_t pair) const noexcept {
     return data[row * row_stride + pair * pair_stride];
   }

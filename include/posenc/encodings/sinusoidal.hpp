@@ -162,8 +162,11 @@ class sinusoidal {
   [[nodiscard]] std::span<const phase> phases() const noexcept { return phase_per_token_; }
   /// w_p, radians per token.
   [[nodiscard]] std::span<const double> inv_freq() const noexcept { return inv_freq_; }
+  /// Pairs of channels.
   [[nodiscard]] index_t pairs() const noexcept { return static_cast<index_t>(inv_freq_.size()); }
+  /// Channels of a row.
   [[nodiscard]] index_t width() const noexcept { return options_.width; }
+  /// What it was made from.
   [[nodiscard]] const sinusoidal_options& options() const noexcept { return options_; }
 
  private:

@@ -87,6 +87,7 @@ class t5_buckets {
   /// thresholds()[b] is the smallest distance of bucket b, one entry per bucket of one direction. Equal
   /// neighbours mean that a bucket stays empty.
   [[nodiscard]] std::span<const position> thresholds() const noexcept { return thresholds_; }
+  /// What they were made from.
   [[nodiscard]] const t5_bucket_options& options() const noexcept { return options_; }
 
  private:
@@ -112,8 +113,11 @@ class t5_bias {
   /// \throws std::invalid_argument when the table has no such head.
   [[nodiscard]] T bias(int head, position offset) const { return table_(head, buckets_.bucket(offset)); }
 
+  /// How distances fall into rows.
   [[nodiscard]] const t5_buckets& buckets() const noexcept { return buckets_; }
+  /// The first distance of each bucket of one direction.
   [[nodiscard]] std::span<const position> thresholds() const noexcept { return buckets_.thresholds(); }
+  /// The numbers.
   [[nodiscard]] const bias_table<T>& table() const noexcept { return table_; }
 
   /// The distance of the last bucket, from which on the bias stays what it is.
@@ -122,9 +126,11 @@ class t5_bias {
   [[nodiscard]] parameter_list<double> parameters() const {
     return parameter_list<double>().add("table", table_.values().template cast<double>());
   }
+  /// The same encoding with these numbers.
   [[nodiscard]] t5_bias with_parameters(const parameter_list<double>& p) const {
     return t5_bias(buckets_.options(), table_.with_values(p["table"].template cast<T>()));
   }
+  /// Adds to `gradient`, one number per parameter, what the gradient of door *bias* makes of them (parameters.hpp).
   template <class S>
   void bias_adjoint(int head, position offset, const S& d, std::span<S> gradient) const {
     gradient[table_.place(head, buckets_.bucket(offset))] += d;

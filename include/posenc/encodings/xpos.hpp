@@ -24,7 +24,7 @@ namespace posenc::inline v0_2 {
 
 /// What an xPos is. The pairs are those of the options; torchscale pairs interleaved channels.
 struct xpos_options {
-  rope_options rope;
+  rope_options rope;        ///< the rotation
   double gamma = 0.4;       ///< γ > 0
   double scale_base = 512;  ///< B > 0: tokens over which the slowest-fading score factor is ζ
   position origin = 0;      ///< where the growth is 1, on both sides

@@ -275,8 +275,9 @@ template <class Q, class K, class V, class O, class D, class E>
 
 /// fused::attention_backward as a function object, to hand to self_attention_backward and to the property checks.
 struct fused_attention_backward {
-  fused::execution how{};
+  fused::execution how{};  ///< on which threads, in which memory
 
+  /// Fused::attention_backward of the same arguments.
   template <class Q, class K, class V, class F, class D, class E>
   [[nodiscard]] auto operator()(const Q& q, const K& k, const V& v, const F& forward, const D& d_out,
                                 const E& encoding, const attention_options& options) const {

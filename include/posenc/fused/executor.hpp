@@ -29,8 +29,11 @@ namespace posenc::inline v0_2::fused {
 /// A reference to the function that runs one task; lives as long as the run.
 class task_ref {
  public:
+  /// Runs one task of a body.
   using function = void (*)(const void* of, index_t task, index_t worker) noexcept;
+  /// `of` must outlive the reference.
   task_ref(function run, const void* of) noexcept : run_(run), of_(of) {}
+  /// Runs one task.
   void operator()(index_t task, index_t worker) const noexcept { run_(of_, task, worker); }
 
  private:
@@ -50,8 +53,10 @@ concept executor = requires(const X& x, index_t tasks, task_ref body) {
 
 /// Runs every task in the calling thread.
 struct serial_executor {
+  /// The calling thread alone.
   [[nodiscard]] index_t workers() const noexcept { return 1; }
 
+  /// Runs all tasks in the calling thread.
   template <class Body>
   void run(index_t tasks, const Body& body) const {
     for (index_t task = 0; task < tasks; ++task) body(task, index_t{0});
@@ -65,6 +70,7 @@ class executor_ref {
   /// Runs every task in the calling thread.
   executor_ref() noexcept : executor_ref(serial_executor{}) {}
 
+  /// Refers to an executor, which must outlive the reference.
   // NOLINTNEXTLINE(google-explicit-constructor): an executor is one
   template <executor X>
   requires(!std::same_as<X, executor_ref>) executor_ref(const X& x)
@@ -83,7 +89,9 @@ class executor_ref {
            !(std::is_trivially_copyable_v<X> && sizeof(X) <= 4 * sizeof(void*))) executor_ref(X&&)
   = delete;  // would dangle
 
+  /// Those of the executor.
   [[nodiscard]] index_t workers() const { return workers_(object()); }
+  /// Runs all tasks, on the executor.
   void run(index_t tasks, const task_ref& body) const { run_(object(), tasks, body); }
 
  private:
@@ -128,8 +136,10 @@ class thread_pool {
     for (std::thread& thread : threads_) thread.join();
   }
 
+  /// Threads of the pool and the caller.
   [[nodiscard]] index_t workers() const noexcept { return static_cast<index_t>(threads_.size()) + 1; }
 
+  /// Runs all tasks; returns when the last one has ended.
   template <class Body>
   void run(index_t tasks, const Body& body) const {
     if (tasks <= 1 || threads_.empty()) return serial_executor{}.run(tasks, body);
@@ -203,6 +213,7 @@ class openmp_executor {
   /// \param threads how many; OpenMP's own choice when 0
   explicit openmp_executor(int threads = 0) noexcept : threads_(threads) {}
 
+  /// What OpenMP would use.
   [[nodiscard]] index_t workers() const noexcept {
 #if defined(_OPENMP)
     return threads_ > 0 ? threads_ : omp_get_max_threads();
@@ -211,6 +222,7 @@ class openmp_executor {
 #endif
   }
 
+  /// Runs all tasks; returns when the last one has ended.
   template <class Body>
   void run(index_t tasks, const Body& body) const {
 #if defined(_OPENMP)
@@ -241,7 +253,7 @@ class workspace;
 struct execution {
   executor_ref executor{};      ///< who runs the tasks
   workspace* memory = nullptr;  ///< scratch of the caller's; the call makes its own when null
-  fused::arithmetic arithmetic = arithmetic::automatic;
+  fused::arithmetic arithmetic = arithmetic::automatic;  ///< what products are formed in
 };
 
 }  // namespace posenc::inline v0_2::fused

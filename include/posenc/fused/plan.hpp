@@ -43,11 +43,14 @@ enum class memory_order : unsigned char {
 
 /// What a plan is made for. Widths that are not given are those of the options, else of the encoding's rotation.
 struct shape {
-  index_t queries = 0;  ///< query rows
-  index_t keys = 0;     ///< key and value rows
-  std::optional<index_t> head_dim{};
+  index_t queries = 0;                 ///< query rows
+  index_t keys = 0;                    ///< key and value rows
+  std::optional<index_t> head_dim{};   ///< channels of a head of q and k
   std::optional<index_t> value_dim{};  ///< head_dim if not given
-  storage q = storage::float32, k = storage::float32, v = storage::float32, out = storage::float32;
+  storage q = storage::float32;        ///< what q holds
+  storage k = storage::float32;        ///< what k holds
+  storage v = storage::float32;        ///< what v holds
+  storage out = storage::float32;      ///< what the output holds
   /// How k and v lie in memory. It decides how tasks are cut and so the speed of decode; any strides can be run.
   memory_order order = memory_order::token_major;
 };

@@ -181,6 +181,7 @@ void attention_batch(std::span<const sequence<Q, K, V, O>> sequences, const E& e
   });
 }
 
+/// The same for a vector.
 template <class Q, class K, class V, class O, class E>
 void attention_batch(const std::vector<sequence<Q, K, V, O>>& sequences, const E& encoding,
                      const execution& how = {}) {
@@ -272,8 +273,9 @@ template <class Q, class K, class V, class E, executor X>
 
 /// fused::attention_with_log_sum_exp as a function object, to hand to self_attention and to the property checks.
 struct fused_attention {
-  fused::execution how{};
+  fused::execution how{};  ///< on which threads, in which memory
 
+  /// Fused::attention of the same arguments.
   template <class Q, class K, class V, class E>
   [[nodiscard]] auto operator()(const Q& q, const K& k, const V& v, const E& encoding,
                                 const attention_options& options) const {

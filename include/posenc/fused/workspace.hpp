@@ -52,9 +52,10 @@ class workspace {
 
   /// True over memory of the caller's.
   [[nodiscard]] bool is_borrowed() const noexcept { return is_borrowed_; }
+  /// Memory of the caller's, if it is.
   [[nodiscard]] std::span<const std::byte> borrowed() const noexcept { return borrowed_; }
 
-  static constexpr std::size_t line = 64;
+  static constexpr std::size_t line = 64;  ///< bytes of a line of the cache; scratch begins on one
 
  private:
   [[nodiscard]] static std::byte* on_line(std::byte* begin) noexcept {

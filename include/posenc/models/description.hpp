@@ -54,22 +54,23 @@ enum class encoding_kind : unsigned char { none, rope, alibi, t5_bias, learned_a
 
 /// A RoPE as a model file states it.
 struct rope_description {
-  rope_options options;
-  any_scaling scaling{};
+  rope_options options;   ///< widths, base, pairing, angles
+  any_scaling scaling{};  ///< the context extension
   /// Multi-axis RoPE: the axis (0 time, 1 height, 2 width) that each pair follows; empty for one axis. Text
   /// stands at the same place on every axis, where this is RoPE with one axis.
   std::vector<int> axis_of_pair{};
   /// Multi-axis RoPE: how many pairs each axis has ("mrope_section"), and how they are dealt out; empty for
   /// one axis.
   std::vector<index_t> axis_sections{};
-  posenc::axis_order axis_order = posenc::axis_order::chunked;
-  bool turns_backwards = false;  ///< by −φ (nanochat)
+  posenc::axis_order axis_order = posenc::axis_order::chunked;  ///< how pairs are dealt out to axes
+  bool turns_backwards = false;                                 ///< by −φ (nanochat)
   /// Divides the frequency of each pair, before the scaling: the tensor rope_freqs.weight of GGUF files.
   /// Empty for none.
   std::vector<double> frequency_divisors{};
   /// How long the sequences are for which the model is meant, in tokens ("max_position_embeddings").
   std::optional<position> context_length{};
 
+  /// What a scaling gets to know.
   [[nodiscard]] rotary_shape shape() const {
     return {options.head_dim, detail::checked_rotary_dim(options), options.base};
   }
@@ -77,10 +78,11 @@ struct rope_description {
 
 /// ALiBi as a model file states it.
 struct alibi_description {
-  alibi_options options{};
+  alibi_options options{};  ///< heads, slopes
   /// Falcon adds the bias before the scale and rounds slopes to bfloat16; then the width of a head, else 0.
   index_t falcon_head_dim = 0;
 
+  /// The encoding.
   template <std::floating_point T = double>
   [[nodiscard]] alibi<T> make() const {
     return falcon_head_dim > 0 ? alibi<T>::falcon(options, falcon_head_dim) : alibi<T>(options);
@@ -89,7 +91,7 @@ struct alibi_description {
 
 /// T5's relative bias; the table itself is in the weights.
 struct t5_description {
-  t5_bucket_options buckets;
+  t5_bucket_options buckets;     ///< how distances fall into rows
   index_t heads = 0;             ///< columns of the table
   bool table_per_layer = false;  ///< false: the first layer's table serves all layers; true in UMT5
 };
@@ -103,7 +105,7 @@ struct learned_description {
 
 /// Sinusoidal position vectors.
 struct sinusoidal_description {
-  sinusoidal_options options;
+  sinusoidal_options options;   ///< width, base, convention
   index_t rows = 0;             ///< how many positions the model makes, 0 if unlimited
   index_t position_offset = 0;  ///< token t stands at position t + position_offset
 };
@@ -131,16 +133,17 @@ struct encoding_description {
   std::optional<logit_scale> position_scale{};  ///< a further factor, by the position of the query
   double softcap = 0;                           ///< c·tanh(s/c) on scaled scores; 0 is off
   bool learned_sinks = false;                   ///< one learned logit per head joins each softmax (gpt-oss)
-  bool causal = true;
-  std::optional<position> lookback{};   ///< keys at most this far behind the query are seen
-  std::optional<position> lookahead{};  ///< keys at most this far ahead of the query are seen
-  std::optional<position> chunk{};      ///< only keys in the query's own chunk of this many tokens are seen
+  bool causal = true;                           ///< a query sees no key ahead of it
+  std::optional<position> lookback{};           ///< keys at most this far behind the query are seen
+  std::optional<position> lookahead{};          ///< keys at most this far ahead of the query are seen
+  std::optional<position> chunk{};  ///< only keys in the query's own chunk of this many tokens are seen
   bool prefix_lm =
       false;  ///< image and prompt see one another both ways: options.visible = prefix_lm(tokens)
   bool image_blocks =
       false;             ///< the tokens of an image see one another both ways: options.visible = blocks(…)
   std::string beyond{};  ///< what the layer does beside this attention; empty for nothing
 
+  /// Which of the alternatives it is.
   [[nodiscard]] encoding_kind kind() const noexcept { return static_cast<encoding_kind>(parameters.index()); }
   /// The parameters of a rope. \throws std::invalid_argument when this is another kind of encoding.
   [[nodiscard]] const rope_description& rope() const {
@@ -153,10 +156,10 @@ struct encoding_description {
 /// What a model file says about positions.
 struct model_description {
   std::string model_type{};  ///< "model_type" or "general.architecture"
-  index_t layers = 0;
-  index_t heads = 0;     ///< query heads, the most that a layer has; 0 if the file does not say
-  index_t kv_heads = 0;  ///< likewise
-  std::optional<position> context_length{};
+  index_t layers = 0;        ///< of the decoder where there are two sides
+  index_t heads = 0;         ///< query heads, the most that a layer has; 0 if the file does not say
+  index_t kv_heads = 0;      ///< likewise
+  std::optional<position> context_length{};       ///< the longest sequence that the file says it is made for
   std::vector<encoding_description> encodings{};  ///< distinct ones, in the order of their first layer
   std::vector<std::string> warnings{};            ///< what a person should know, a sentence each
 };

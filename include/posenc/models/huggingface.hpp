@@ -69,10 +69,10 @@ namespace posenc::inline v0_2 {
 
 /// Which of a model's ropes is wanted.
 struct load_rope_options {
-  std::optional<index_t> layer{};    ///< needed where layers differ
-  std::optional<position> length{};  ///< of the sequence, for schemes that depend on it
-  angle_mode angles = angle_mode::exact;
-  huggingface_options reading{};
+  std::optional<index_t> layer{};         ///< needed where layers differ
+  std::optional<position> length{};       ///< of the sequence, for schemes that depend on it
+  angle_mode angles = angle_mode::exact;  ///< exact, or the frameworks' float32
+  huggingface_options reading{};          ///< what the reader is told beside the file
   /// Where the sentences go that the file deserves (model_description::warnings); nullptr drops them.
   std::vector<std::string>* warnings = nullptr;
 };

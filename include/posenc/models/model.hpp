@@ -50,12 +50,12 @@ struct layer_inputs {
   std::optional<posenc::bias_table<float>> bias_table{};
   /// The learned position vectors of BERT, GPT-2 and their kin (`wpe.weight`), rows × width.
   std::optional<row_major_matrix<float>> position_table{};
-  angle_mode angles = angle_mode::exact;
+  angle_mode angles = angle_mode::exact;  ///< exact, or the frameworks' float32
 };
 
 /// All that one layer does with positions.
 struct model_layer {
-  any_encoding<float> encoding{};
+  any_encoding<float> encoding{};  ///< what the layer does with positions
   /// Heads, widths, mask, window, chunk, scale, softcap, and whether the call has to bring sinks. Positions, sinks
   /// and padding are the caller's to add.
   attention_options options{};
@@ -67,6 +67,7 @@ struct model_layer {
 /// What a model file says about positions, and the layers made from it.
 class model {
  public:
+  /// From plain values, read or made by hand.
   explicit model(model_description description) : description_(std::move(description)) {}
 
   /// What a person should know about the file, a sentence each: defaults taken from the model class, keys without

@@ -44,16 +44,16 @@ namespace posenc::inline v0_2 {
 struct safetensors_tensor {
   std::string dtype{};                   ///< "F32", "F16", "BF16", "I32", …
   std::vector<std::uint64_t> extents{};  ///< the last one runs fastest in memory
-  std::uint64_t elements = 0;
-  std::uint64_t file_offset = 0;  ///< from the start of the file, in bytes
-  std::uint64_t bytes = 0;
+  std::uint64_t elements = 0;            ///< product of the extents
+  std::uint64_t file_offset = 0;         ///< from the start of the file, in bytes
+  std::uint64_t bytes = 0;               ///< that it takes
 };
 
 /// The header of a safetensors file. A plain value.
 struct safetensors_file {
-  std::filesystem::path path{};
-  std::map<std::string, safetensors_tensor, std::less<>> tensors{};
-  std::map<std::string, std::string, std::less<>> metadata{};  ///< "__metadata__"
+  std::filesystem::path path{};                                      ///< of the file
+  std::map<std::string, safetensors_tensor, std::less<>> tensors{};  ///< by name
+  std::map<std::string, std::string, std::less<>> metadata{};        ///< "__metadata__"
 
   /// \throws format_error when there is no tensor of this name.
   [[nodiscard]] const safetensors_tensor& at(std::string_view name) const {
@@ -320,9 +320,9 @@ requires(std::same_as<T, float> || std::same_as<T, std::int32_t>)
 
 /// A tensor to be written: its values in the order of memory, whatever the extents.
 struct safetensors_output {
-  std::string name{};
+  std::string name{};                    ///< of the tensor
   std::vector<std::uint64_t> extents{};  ///< their product is the number of values
-  row_major_matrix<float> values{};
+  row_major_matrix<float> values{};      ///< row-major, whatever the extents
 };
 
 /// How the values of a file are stored.

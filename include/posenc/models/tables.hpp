@@ -36,6 +36,7 @@ namespace posenc::inline v0_2 {
 /// Whose tables.
 enum class table_layout : unsigned char { onnxruntime, flash_attention, vllm, transformers };
 
+/// The name of a layout, as `--layout` takes it.
 [[nodiscard]] constexpr const char* name_of(table_layout layout) noexcept {
   constexpr const char* names[]{"onnxruntime", "flash_attention", "vllm", "transformers"};
   return names[static_cast<std::size_t>(layout)];

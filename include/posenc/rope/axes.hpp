@@ -18,8 +18,10 @@
 
 namespace posenc::inline v0_2 {
 
-/// The axes of axis_positions.
-inline constexpr int time_axis = 0, height_axis = 1, width_axis = 2, extra_axis = 3;
+inline constexpr int time_axis = 0;    ///< of axis_positions: frames
+inline constexpr int height_axis = 1;  ///< rows of an image
+inline constexpr int width_axis = 2;   ///< columns of an image
+inline constexpr int extra_axis = 3;   ///< a fourth, where a model has one
 
 /// How the pairs of a multi-axis rotation are dealt out to the axes.
 enum class axis_order : unsigned char {
@@ -71,13 +73,16 @@ enum class axis_order : unsigned char {
 /// A grid of vision patches within a sequence, as "image_grid_thw" and "video_grid_thw" count them: before
 /// neighbouring patches are merged into one token.
 struct vision_grid {
-  index_t frames = 1, rows = 0, columns = 0;
-  index_t merge = 2;  ///< patches merged along each side ("spatial_merge_size")
+  index_t frames = 1;   ///< a picture is one frame
+  index_t rows = 0;     ///< before merging
+  index_t columns = 0;  ///< before merging
+  index_t merge = 2;    ///< patches merged along each side ("spatial_merge_size")
   /// Time positions from one frame to the next: 1 in Qwen2-VL and Qwen3-VL, "tokens_per_second" times the
   /// seconds per frame in Qwen2.5-VL videos; frame t stands at ⌊t·interval⌋. Where this is a ratio of whole numbers,
   /// rounded, the ratio counts: 25·(2.0/3) is 50/3, so that frame 3 stands at 50 and not at 49.
   double interval = 1;
 
+  /// Tokens of it, after merging.
   [[nodiscard]] index_t tokens() const noexcept { return frames * (rows / merge) * (columns / merge); }
 };
 
@@ -124,6 +129,7 @@ namespace detail {
 class axis_position_builder {
  public:
   axis_position_builder() = default;
+  /// Says where text goes on after a picture or a video.
   explicit axis_position_builder(after_vision after) : after_(after) {}
 
   /// Appends `tokens` tokens of text.

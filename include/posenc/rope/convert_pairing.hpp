@@ -28,11 +28,11 @@ namespace posenc::inline v0_2 {
 
 /// Which channels of a head change places, and in which direction.
 struct pairing_conversion {
-  index_t head_dim = 0;
+  index_t head_dim = 0;                 ///< channels of a head
   std::optional<index_t> rotary_dim{};  ///< all channels from rotary_offset on if not given
-  index_t rotary_offset = 0;
-  required<pairing> from;  ///< how the channels are paired now
-  required<pairing> to;    ///< how they are to be paired
+  index_t rotary_offset = 0;            ///< the first channel that rotates
+  required<pairing> from;               ///< how the channels are paired now
+  required<pairing> to;                 ///< how they are to be paired
 
   /// The permutation of one head: channel c of the result is channel source()[c] of the original. Channels
   /// that do not rotate stay where they are. \throws std::invalid_argument when the widths mean nothing.

@@ -15,18 +15,19 @@ namespace posenc::inline v0_2 {
 
 /// What a scaling scheme gets to know of the rotary slice of a head.
 struct rotary_shape {
-  index_t head_dim = 0;
+  index_t head_dim = 0;    ///< channels of a head
   index_t rotary_dim = 0;  ///< r, even; the denominator of the exponents (head_dim only for `proportional`)
   double base = 10'000.0;  ///< θ, "rope_theta"
 
+  /// R/2.
   [[nodiscard]] index_t pairs() const noexcept { return rotary_dim / 2; }
 };
 
 /// One inverse frequency per pair, in radians per token, and the attention factor m that multiplies cos and sin.
 template <std::floating_point Real>
 struct frequency_ladder {
-  std::vector<Real> inv_freq;
-  double attention_factor = 1;
+  std::vector<Real> inv_freq;   ///< radians per token, one per pair
+  double attention_factor = 1;  ///< m: multiplies cos and sin
 };
 
 namespace detail {
@@ -101,6 +102,7 @@ concept rope_scaling = requires(const S& scheme, const rotary_shape& shape, std:
 
 /// No scaling: the ladder as published.
 struct no_scaling {
+  /// The published ladder.
   template <std::floating_point Real>
   [[nodiscard]] frequency_ladder<Real> ladder(const rotary_shape& shape, std::optional<position>) const {
     return {plain_frequencies<Real>(shape.rotary_dim, shape.base), 1};

@@ -32,15 +32,15 @@ namespace posenc::inline v0_2 {
 /// The cosine and sine of one angle.
 template <std::floating_point T>
 struct cos_sin {
-  T cos;
-  T sin;
+  T cos;  ///< of the angle
+  T sin;  ///< of the angle
 };
 
 /// A fraction of a full turn, (hi·2^64 + lo) / 2^128: the phase of a rotation, or how far it rotates per token.
 /// Arithmetic wraps around at a whole turn, which is what phases do.
 struct phase {
-  std::uint64_t hi = 0;
-  std::uint64_t lo = 0;
+  std::uint64_t hi = 0;  ///< whole units of 2^−64 of a turn
+  std::uint64_t lo = 0;  ///< units of 2^−128 of a turn
 
   /// The fraction of a turn that `radians` covers. Any finite value; whole turns drop out.
   [[nodiscard]] static phase from_radians(long double radians) noexcept {
@@ -54,11 +54,13 @@ struct phase {
     return {upper, lower};
   }
 
+  /// The sum, less whole turns.
   [[nodiscard]] friend constexpr phase operator+(phase a, phase b) noexcept {
     const std::uint64_t low_sum = a.lo + b.lo;
     return {a.hi + b.hi + (low_sum < a.lo ? 1u : 0u), low_sum};
   }
 
+  /// The same angle the other way round.
   [[nodiscard]] constexpr phase operator-() const noexcept { return {~hi + (lo == 0 ? 1u : 0u), ~lo + 1u}; }
 
   /// The phase after `p` tokens, exactly, modulo one turn.
@@ -69,6 +71,7 @@ struct phase {
     return p < 0 ? -forward : forward;
   }
 
+  /// Equal to the last bit.
   [[nodiscard]] friend constexpr bool operator==(phase, phase) noexcept = default;
 
  private:

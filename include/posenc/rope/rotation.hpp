@@ -33,11 +33,11 @@ enum class rotation_side : unsigned char { query, key };
 /// − for keys; absent except in xPos). Channels outside [offset, offset + rotary_dim) are left alone, attention_factor
 /// included. A plain value: encodings build it, the reference and the fused kernels read it.
 struct rotation {
-  index_t head_dim = 0;
-  index_t offset = 0;      ///< the first rotary channel
-  index_t rotary_dim = 0;  ///< rotary channels, even
-  posenc::pairing pairing = posenc::pairing::half_split;
-  std::vector<phase> phase_per_token{};  ///< one per pair
+  index_t head_dim = 0;                                   ///< channels of a head
+  index_t offset = 0;                                     ///< the first rotary channel
+  index_t rotary_dim = 0;                                 ///< rotary channels, even
+  posenc::pairing pairing = posenc::pairing::half_split;  ///< which two channels rotate together
+  std::vector<phase> phase_per_token{};                   ///< one per pair
   double attention_factor = 1;  ///< on queries and on keys, so the rotated part of a score carries its square
 
   /// xPos: g_p in nepers per token; empty otherwise. Wide, because the exponent multiplies it by a position.
@@ -55,7 +55,7 @@ struct rotation {
   /// text: it stands at t + `text_shift` on the first three axes and at 0 on the fourth. Attention's
   /// positions stay token indexes; causality and windows never look at the table.
   std::vector<axis_positions> axis_positions_of_token{};
-  position text_shift = 0;
+  position text_shift = 0;  ///< what a token outside the table stands at beyond its index
   /// Multi-axis: false in vision towers, where a token outside the table stands nowhere.
   bool text_follows = true;
 
@@ -63,6 +63,7 @@ struct rotation {
   /// that it holds Σ_j w_ij R(j − i) v_j. Without attention_factor. Needs values as wide as keys.
   bool rotates_values = false;
 
+  /// R/2.
   [[nodiscard]] index_t pairs() const noexcept { return rotary_dim / 2; }
 
   /// True where R(i)ᵀR(j) = R(j−i) to the last bit of the phase, so that a kernel may split positions as it

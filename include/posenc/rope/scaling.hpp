@@ -36,15 +36,17 @@ namespace posenc::inline v0_2 {
 struct any_scaling {
   std::variant<no_scaling, position_interpolation, dynamic_ntk, theta_scaling, kexue_ntk, yarn, longrope,
                llama3, proportional>
-      scheme{};
+      scheme{};  ///< which scheme
 
   any_scaling() = default;
+  /// From one of posenc's own schemes.
   template <class Scheme>
   requires(!std::same_as<std::remove_cvref_t<Scheme>, any_scaling> &&
            std::constructible_from<decltype(scheme), Scheme&&>)
       any_scaling(Scheme&& which)  // NOLINT(google-explicit-constructor): stands for the scheme
       : scheme(std::forward<Scheme>(which)) {}
 
+  /// The ladder of the scheme that it holds.
   template <std::floating_point Real>
   [[nodiscard]] frequency_ladder<Real> ladder(const rotary_shape& shape,
                                               std::optional<position> length) const {

@@ -20,7 +20,7 @@ namespace testing {
 /// The channels of a head that rotate, and the attention factor they are multiplied by; the others must stay as they
 /// are.
 struct rotary_slice {
-  index_t offset = 0;
+  index_t offset = 0;                   ///< of the slice, in channels
   std::optional<index_t> rotary_dim{};  ///< all from offset on if not given
   double attention_factor = 1;          ///< m, YaRN's attention factor
 };

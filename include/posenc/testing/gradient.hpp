@@ -74,7 +74,7 @@ template <class E>
 /// (parameters.hpp), against central differences in long double of the layer with this encoding. S is the scalar of the
 /// backward. Of many parameters some are checked, those that take part and are evenly spread. Relative to the largest
 /// derivative of either kind; differences are good to about 1e-9.
-/// \param attention,backward what is checked: called like reference_attention and reference_attention_backward
+/// \param attention,backward_by what is checked: called like reference_attention and reference_attention_backward
 template <class S = double, class E, class Attention = reference_attention,
           class Backward = reference_attention_backward>
 [[nodiscard]] check_result backward(const E& encoding, const setup& s = {}, const Attention& attention = {},

@@ -33,20 +33,21 @@ struct check_result {
   double worst_error = 0;  ///< relative unless the check says otherwise; NaN counts as the largest double
   std::string where{};     ///< a sentence; empty when nothing differed
 
+  /// Whether the worst error is at most this.
   [[nodiscard]] bool within(double bound) const noexcept { return worst_error <= bound; }
 };
 
 /// The settings of a check: the shape of the attention it runs and where the tokens stand.
 struct setup {
-  index_t tokens = 6;
-  index_t heads = 4;
-  index_t kv_heads = 2;
-  index_t head_dim = 8;
-  index_t model_dim = 0;  ///< width of a token embedding; 0 stands for heads·head_dim
-  attention_mask mask = causal;
+  index_t tokens = 6;            ///< of the sequence
+  index_t heads = 4;             ///< query heads
+  index_t kv_heads = 2;          ///< KV heads
+  index_t head_dim = 8;          ///< channels of a head
+  index_t model_dim = 0;         ///< width of a token embedding; 0 stands for heads·head_dim
+  attention_mask mask = causal;  ///< of the attention that encodings are checked in
   /// Positions of the first token that are tried; keep them inside the range of a learned table.
   std::vector<position> starts{0, 1, 1'000'003, -4'097};
-  std::uint32_t seed = 1;
+  std::uint32_t seed = 1;  ///< of the random weights
 };
 
 namespace detail {

@@ -71,11 +71,12 @@ enum class gguf_type : std::uint32_t {
 /// An array of metadata values, all of one type. Numbers stay as the bytes of the file, so that a big array
 /// costs no more memory than it has bytes.
 struct gguf_array {
-  gguf_type element = gguf_type::u8;
+  gguf_type element = gguf_type::u8;   ///< type of the elements
   std::vector<std::byte> numbers{};    ///< elements of a number type, little-endian, one after the other
   std::vector<std::string> strings{};  ///< elements of type string
   std::vector<gguf_array> arrays{};    ///< elements of type array
 
+  /// Elements.
   [[nodiscard]] std::size_t size() const noexcept;
   /// Element `index` if this is an array of integers or booleans (all of which fit), else nothing.
   [[nodiscard]] std::optional<std::int64_t> integer(std::size_t index) const noexcept;
@@ -85,15 +86,16 @@ struct gguf_array {
 
 /// One metadata value. Integers of every width are kept as std::int64_t or, from uint64 only, std::uint64_t.
 struct gguf_value {
-  gguf_type type = gguf_type::u8;
-  std::variant<std::int64_t, std::uint64_t, double, bool, std::string, gguf_array> value{};
+  gguf_type type = gguf_type::u8;  ///< as the file says
+  std::variant<std::int64_t, std::uint64_t, double, bool, std::string, gguf_array>
+      value{};  ///< integers widened to 64 bits, floats to double
 };
 
 /// How ggml stores a type of tensor element: `bytes` bytes for every `elements` elements of a row.
 struct ggml_block {
-  const char* name = "";
-  std::uint32_t elements = 1;
-  std::uint32_t bytes = 0;
+  const char* name = "";       ///< as ggml writes it
+  std::uint32_t elements = 1;  ///< numbers of a block
+  std::uint32_t bytes = 0;     ///< that a block takes
 };
 
 /// What is known of the element type with this number, or nothing: types come and go with ggml's versions.
@@ -101,12 +103,12 @@ struct ggml_block {
 
 /// One row of the tensor table.
 struct gguf_tensor {
-  std::string name{};
+  std::string name{};                    ///< as the file says
   std::vector<std::uint64_t> extents{};  ///< the first one runs fastest in memory
   std::uint32_t type = 0;                ///< ggml's number: 0 is F32, 1 is F16; see ggml_block_of
   std::uint64_t offset = 0;              ///< from the start of the tensor data, in bytes
   std::uint64_t file_offset = 0;         ///< from the start of the file, in bytes
-  std::uint64_t elements = 0;
+  std::uint64_t elements = 0;            ///< product of the extents
   std::optional<std::uint64_t>
       bytes{};  ///< how long the data is; nothing for a type this library does not know
 };
@@ -114,12 +116,12 @@ struct gguf_tensor {
 /// The part of a GGUF file before the tensor data. A plain value.
 class gguf_file {
  public:
-  std::uint32_t version = 0;
-  std::uint64_t alignment = 32;   ///< of the tensors, in bytes
-  std::uint64_t data_offset = 0;  ///< where the tensor data begins, in bytes from the start of the file
-  std::uint64_t file_size = 0;    ///< in bytes
-  std::vector<gguf_tensor> tensors{};
-  std::map<std::string, gguf_value, std::less<>> metadata{};
+  std::uint32_t version = 0;           ///< of the format
+  std::uint64_t alignment = 32;        ///< of the tensors, in bytes
+  std::uint64_t data_offset = 0;       ///< where the tensor data begins, in bytes from the start of the file
+  std::uint64_t file_size = 0;         ///< in bytes
+  std::vector<gguf_tensor> tensors{};  ///< in the order of the file
+  std::map<std::string, gguf_value, std::less<>> metadata{};  ///< keys and values
 
   /// The value of a key, or nullptr.
   [[nodiscard]] const gguf_value* find(std::string_view key) const noexcept {

@@ -32,7 +32,7 @@ enum class dynamic_ntk_rule : unsigned char {
 struct dynamic_ntk {
   double factor = 0;       ///< s, ≥ 1; there is no default
   double max_context = 0;  ///< L: "max_position_embeddings", the length up to which nothing is stretched
-  dynamic_ntk_rule rule = dynamic_ntk_rule::sequence_length;
+  dynamic_ntk_rule rule = dynamic_ntk_rule::sequence_length;  ///< what counts as the length
 
   /// The stretch g of the last pair for a sequence of `length` tokens.
   /// \throws std::invalid_argument when the factor is < 1, the context not positive, or the rule needs a

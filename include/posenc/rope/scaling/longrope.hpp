@@ -37,8 +37,8 @@ struct longrope {
   std::optional<double> factor{};            ///< s; max_context / original_context if not given
   std::optional<double> max_context{};       ///< "max_position_embeddings" of the extended model
   std::optional<double> attention_factor{};  ///< replaces the formula for m
-  longrope_selection selection = longrope_selection::sequence_length;
-  longrope_stretch stretch = longrope_stretch::factor_first;
+  longrope_selection selection = longrope_selection::sequence_length;  ///< which factors a length takes
+  longrope_stretch stretch = longrope_stretch::factor_first;           ///< s for the magnitude
   std::optional<double> short_mscale{};  ///< vLLM: replaces m when the short factors are selected
   std::optional<double> long_mscale{};   ///< vLLM: replaces m when the long factors are selected
 

@@ -46,11 +46,12 @@ struct yarn {
   double beta_fast = 32;  ///< pairs that make more turns than this within L0 keep their frequency; 0 means 32
   double beta_slow = 1;   ///< pairs that make fewer turns than this are interpolated fully; 0 means 1
   std::optional<double> attention_factor{};  ///< replaces the formula for m; 1 switches it off
-  double mscale = 0;
-  double mscale_all_dim = 0;
+  double mscale = 0;                         ///< k of the numerator; 0: not given
+  double mscale_all_dim = 0;                 ///< k of the denominator; 0: not given
   bool truncate = true;  ///< round the ramp's ends outwards to whole pairs; ggml always does
-  yarn_attention_factor attention_factor_rule = yarn_attention_factor::replaces;
-  yarn_mscale mscale_rule = yarn_mscale::ratio_if_both;
+  yarn_attention_factor attention_factor_rule =
+      yarn_attention_factor::replaces;                   ///< what an explicit attention_factor does
+  yarn_mscale mscale_rule = yarn_mscale::ratio_if_both;  ///< what mscale and mscale_all_dim do
 
   /// M(s, k): the paper's temperature, as a attention factor on q and on k.
   [[nodiscard]] static double attention_factor_of(double s, double k) {
