@@ -32,6 +32,7 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM  # noqa: E402
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask  # noqa: E402
+from transformers.models.auto import modeling_auto  # noqa: E402
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS  # noqa: E402
 
 TORCH, TRANSFORMERS = "2.15.0", "5.24.0"
@@ -183,6 +184,17 @@ CHANGES = {
 }
 
 
+def class_name(model_type):
+    """The name that published files of the type have under "architectures"; parts of models have the whole's."""
+    for names in (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+                  modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, modeling_auto.MODEL_MAPPING_NAMES):
+        name = names.get(model_type)
+        if name:
+            name = name if isinstance(name, str) else name[0]
+            return name.replace("TextModel", "ForConditionalGeneration")
+    return ""
+
+
 def known(auto, cls):
     return cls in auto._model_mapping.keys()
 
@@ -266,6 +278,8 @@ def rotation(rows):
             if best is None or error < 0.2 * best[0]:
                 best = (error, pairing, size, step)
     error, pairing, size, step = best
+    if float(step.abs().max()) < 1e-6:  # the rounding of a product, no rotation
+        return None
     pairs = size // 2
     some = sorted({0, 1, pairs // 4, pairs // 2})
     return {"first": first, "channels": size, "pairing": pairing, "error": error,
@@ -274,7 +288,7 @@ def rotation(rows):
 
 def judge(model_type):
     config, model, auto, one = build(model_type)
-    case = observe(model_type, config, model)
+    case = dict(observe(model_type, config, model), architecture=class_name(model_type))
     case["variants"] = []
     for name, change in CHANGES.items():
         d = copy.deepcopy(one)

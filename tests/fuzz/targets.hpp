@@ -48,7 +48,8 @@ bool describe_and_report(const Describe& describe) {
 /// The first byte chooses the options, so that unknown model types are explored too.
 inline bool fuzz_config_json(std::span<const std::byte> bytes) {
   posenc::huggingface_options options;
-  if (!bytes.empty() && bytes.front() == std::byte{' '}) options.pairing = posenc::pairing::half_split;
+  if (!bytes.empty() && bytes.front() == std::byte{' '})
+    options = {.pairing = posenc::pairing::half_split, .causal = true, .all_layers_rotate = true};
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   return describe_and_report([&] { return posenc::parse_huggingface(text, options); });
 }

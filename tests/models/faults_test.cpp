@@ -107,7 +107,19 @@ TEST(faults, a3_layer_types_of_an_unknown_type_have_their_window) {
   config["num_hidden_layers"] = 2;
   config["layer_types"] = {"sliding_attention", "full_attention"};
   config["sliding_window"] = 512;
-  const posenc::huggingface_options stated{.pairing = posenc::pairing::half_split};
+  posenc::huggingface_options stated{.pairing = posenc::pairing::half_split, .causal = true};
+  // Cohere2, EXAONE and others write just this and rotate the layers with windows alone; gpt-oss adds sinks.
+  EXPECT_REFUSAL(read(config, stated), std::invalid_argument, "Some classes rotate only one of the two");
+  {
+    json nested = config;
+    nested.erase("rope_theta");
+    const json block = {{"rope_type", "default"}, {"rope_theta", 1e4}};
+    nested["rope_parameters"] = {{"sliding_attention", block}, {"full_attention", block}};
+    EXPECT_EQ(layer(read(nested, stated), 0).lookback, 511);  // a block for each says that each rotates
+    nested["rope_parameters"]["full_attention"] = nullptr;
+    EXPECT_REFUSAL(read(nested, stated), std::invalid_argument, "rope_parameters.full_attention is null");
+  }
+  stated.all_layers_rotate = true;
   const model_description model = read(config, stated);
   EXPECT_EQ(layer(model, 0).lookback, 511);
   EXPECT_EQ(layer(model, 1).lookback, std::nullopt);
@@ -353,6 +365,10 @@ TEST(faults, a19_defaults_of_the_class) {
 TEST(guard, keys_that_nobody_reads_and_that_speak_of_positions) {
   json config = plain("brand_new");
   const posenc::huggingface_options stated{.pairing = posenc::pairing::half_split};
+  EXPECT_REFUSAL(read(config, stated), std::invalid_argument, "whether its tokens see what comes after them");
+  config["architectures"] = {"BrandNewForMaskedLM"};
+  EXPECT_REFUSAL(read(config, stated), std::invalid_argument, "whether its tokens see what comes after them");
+  config["architectures"] = {"BrandNewForCausalLM"};
   ASSERT_EQ(read(config, stated).warnings.size(), 1u);
   EXPECT_WARNING(read(config, stated), "brand_new is not known: described as a causal decoder");
   // What says nothing about positions does not disturb.
@@ -374,9 +390,19 @@ TEST(guard, keys_that_nobody_reads_and_that_speak_of_positions) {
     with["model_type"] = "llama";
     EXPECT_WARNING(read(with), std::string("not read: the key ") + key);
   }
+  // A key that says nothing that is known here may say anything; a known type may have keys of its own.
+  for (const char* key :
+       {"H_cycles", "num_layers_per_stack", "kv_channels", "softplus_beta", "final_logit_softcapping"}) {
+    json with = config;
+    with[key] = 2;
+    EXPECT_REFUSAL(read(with, stated), std::invalid_argument, key);
+    with["model_type"] = "llama";
+    EXPECT_TRUE(read(with).warnings.empty()) << key;
+  }
   config["is_causal"] = false;  // false is an answer here
   EXPECT_REFUSAL(read(config, stated), std::invalid_argument, "is_causal");
   json many = plain("brand_new");
+  many["architectures"] = {"BrandNewForCausalLM"};
   for (int n = 0; n < 20; ++n) many["window_" + std::to_string(n)] = n;
   EXPECT_REFUSAL(read(many, stated), std::invalid_argument, "and 12 more");
 }

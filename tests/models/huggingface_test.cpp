@@ -598,6 +598,7 @@ TEST(huggingface, unknown_models_are_refused_unless_the_pairing_is_stated) {
   EXPECT_NE(said.find("config.json (qwen3_nex)"), std::string::npos);
   EXPECT_NE(said.find("nearest in name are qwen3_next, "), std::string::npos) << said;
   EXPECT_LT(said.find("--pairing"), said.find("qwen3_next"));  // the way out that always works comes first
+  config["architectures"] = {"Qwen3NexForCausalLM"};
   const auto description = read(config, {.pairing = posenc::pairing::interleaved}).encodings.at(0).rope();
   EXPECT_EQ(description.options.pairing, posenc::pairing::interleaved);
   EXPECT_EQ(description.options.base, 500000.0);

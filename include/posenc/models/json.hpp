@@ -34,7 +34,7 @@ class json_builder {
  public:
   using json = nlohmann::json;
   static constexpr std::size_t deepest = 64;
-  static constexpr std::size_t most_values = 200'000;  // a value takes about 100 bytes of memory
+  static constexpr std::size_t most_values = 100'000;  // a value takes about 100 bytes of memory
 
   json_builder(std::string_view what, json& root) : what_(what), root_(root) {}
 
@@ -50,8 +50,10 @@ class json_builder {
   bool end_object() { return close(); }
   bool end_array() { return close(); }
   bool key(std::string& name) {
-    if (open_.back()->contains(name)) fail<format_error>(what_, ": key ", name, " stands there twice");
-    key_ = std::move(name);
+    auto& members = open_.back()->get_ref<json::object_t&>();
+    const auto [place, is_new] = members.try_emplace(std::move(name), nullptr);
+    if (!is_new) fail<format_error>(what_, ": key ", place->first, " stands there twice");
+    slot_ = &place->second;
     return true;
   }
   bool parse_error(std::size_t offset, const std::string&, const std::exception& error) {
@@ -68,7 +70,7 @@ class json_builder {
     if (++values_ > most_values) fail<format_error>(what_, ": more than ", most_values, " values");
     if (open_.empty()) return root_ = std::move(value);
     json& parent = *open_.back();
-    if (parent.is_object()) return parent[key_] = std::move(value);
+    if (parent.is_object()) return *slot_ = std::move(value);
     parent.push_back(std::move(value));
     return parent.back();
   }
@@ -86,7 +88,7 @@ class json_builder {
   json& root_;
   std::vector<json*> open_;
   std::size_t values_ = 0;
-  std::string key_;
+  json* slot_ = nullptr;  // of the key that came last
 };
 
 }  // namespace detail
@@ -142,12 +144,9 @@ class json_object {
   }
 
   [[nodiscard]] const json& raw() const noexcept { return *value_; }
-  /// The keys with a value other than null that nobody has read.
-  [[nodiscard]] std::vector<std::string> unread() const {
-    std::vector<std::string> names;
-    for (const auto& [key, value] : value_->items())
-      if (!value.is_null() && log_ != nullptr && !log_->read.contains(name_of_key(key))) names.push_back(key);
-    return names;
+  /// Whether anybody has asked for a key.
+  [[nodiscard]] bool was_read(std::string_view key) const {
+    return log_ == nullptr || log_->read.contains(name_of_key(key));
   }
   [[nodiscard]] std::string name_of_key(std::string_view key) const {
     return path_.empty() ? std::string(key) : path_ + "." + std::string(key);

@@ -22,6 +22,7 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <string>
@@ -211,6 +212,50 @@ class safetensors_header {
   std::vector<std::string> seen_;
 };
 
+/// The next `count` bytes of a file as letters, of which a buffer's worth is in memory at a time.
+class file_letters {
+ public:
+  file_letters(file_bytes& source, std::uint64_t count) : source_(source), left_(count), buffer_(1 << 16) {
+    refill();
+  }
+  /// What the parser walks through; all iterators of one file share its place.
+  struct iterator {
+    using iterator_category = std::input_iterator_tag;
+    using value_type = char;
+    using difference_type = std::ptrdiff_t;
+    using pointer = const char*;
+    using reference = const char&;
+    file_letters* letters = nullptr;  // nullptr: the end
+    reference operator*() const { return letters->buffer_[letters->at_]; }
+    iterator& operator++() {
+      if (++letters->at_ == letters->filled_) letters->refill();
+      return *this;
+    }
+    iterator operator++(int) { return ++*this; }
+    [[nodiscard]] bool is_end() const { return letters == nullptr || letters->at_ == letters->filled_; }
+    friend bool operator==(const iterator& a, const iterator& b) { return a.is_end() == b.is_end(); }
+  };
+  [[nodiscard]] iterator begin() { return {this}; }
+  [[nodiscard]] iterator end() const { return {}; }
+  /// False when the file ended early or could not be read.
+  [[nodiscard]] bool complete() const noexcept { return complete_; }
+
+ private:
+  void refill() {
+    at_ = 0;
+    filled_ = static_cast<std::size_t>((std::min)(left_, static_cast<std::uint64_t>(buffer_.size())));
+    left_ -= filled_;
+    if (filled_ > 0 && !source_.read(reinterpret_cast<std::byte*>(buffer_.data()), filled_))
+      complete_ = false, filled_ = 0, left_ = 0;
+  }
+
+  file_bytes& source_;
+  std::uint64_t left_;
+  std::vector<char> buffer_;
+  std::size_t at_ = 0, filled_ = 0;
+  bool complete_ = true;
+};
+
 /// \throws format_error unless the tensors fill the bytes from `begin` to `end`, each byte once.
 inline void check_safetensors_filled(const safetensors_file& file, std::uint64_t begin, std::uint64_t end) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
@@ -252,16 +297,15 @@ void convert_stored(const std::vector<std::byte>& bytes, std::vector<T>& values)
   if (length > longest || length > source.size() - prefix.size())
     detail::fail<format_error>("safetensors: byte offset 0 claims a header of ", length, " bytes; ",
                                (std::min)(longest, source.size() - prefix.size()), " are possible");
-  std::string text(static_cast<std::size_t>(length), '\0');
-  if (!source.read(reinterpret_cast<std::byte*>(text.data()), text.size()))
-    detail::fail<format_error>("safetensors: the header of ", path.string(), " cannot be read");
-
   safetensors_file file;
   file.path = path;
   const std::uint64_t data_offset = prefix.size() + length;
   detail::safetensors_header header{file, data_offset, source.size() - data_offset};
-  if (!nlohmann::json::sax_parse(text.begin(), text.end(), &header))
-    detail::fail<format_error>("safetensors header: not JSON");
+  detail::file_letters letters{source, length};
+  const bool is_json = nlohmann::json::sax_parse(letters.begin(), letters.end(), &header);
+  if (!letters.complete())
+    detail::fail<format_error>("safetensors: the header of ", path.string(), " cannot be read");
+  if (!is_json) detail::fail<format_error>("safetensors header: not JSON");
   detail::check_safetensors_filled(file, data_offset, source.size());
   return file;
 }
@@ -328,6 +372,22 @@ struct safetensors_output {
 /// How the values of a file are stored.
 enum class safetensors_dtype : unsigned char { f32, f16, bf16 };
 
+namespace detail {
+
+/// The file beside `whole` that is written first; removed when it has not been renamed.
+struct half_written {
+  explicit half_written(const std::filesystem::path& whole) : path(whole.string() + ".part") {}
+  half_written(const half_written&) = delete;
+  half_written& operator=(const half_written&) = delete;
+  ~half_written() {
+    std::error_code error;
+    std::filesystem::remove(path, error);
+  }
+  std::filesystem::path path;
+};
+
+}  // namespace detail
+
 /// Writes a safetensors file. A file of that name is replaced when all has been written, and stays as it is where that fails.
 /// \throws std::invalid_argument when extents and values do not fit, a name comes twice, or the file cannot be written
 inline void write_safetensors(const std::filesystem::path& path,
@@ -353,11 +413,10 @@ inline void write_safetensors(const std::filesystem::path& path,
   }
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');  // data begin on a multiple of 8
-  std::filesystem::path half = path;
-  half += ".part";
+  const detail::half_written half{path};
   std::error_code error;
   {
-    std::ofstream out(half, std::ios::binary);
+    std::ofstream out(half.path, std::ios::binary);
     const auto write = [&out](std::uint64_t value, std::uint64_t bytes) {
       for (std::uint64_t b = 0; b < bytes; ++b) out.put(static_cast<char>(value >> (8 * b) & 0xff));
     };
@@ -374,9 +433,9 @@ inline void write_safetensors(const std::filesystem::path& path,
           write(Eigen::numext::bit_cast<std::uint16_t>(static_cast<Eigen::bfloat16>(value)), 2);
       }
     out.close();
-    detail::require(!out.fail(), "write_safetensors: ", half.string(), " cannot be written");
+    detail::require(!out.fail(), "write_safetensors: ", half.path.string(), " cannot be written");
   }
-  std::filesystem::rename(half, path, error);
+  std::filesystem::rename(half.path, path, error);
   detail::require(!error, "write_safetensors: ", path.string(), " cannot be written");
 }
 

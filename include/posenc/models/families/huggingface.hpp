@@ -164,6 +164,7 @@ enum trait : traits_t {
   window_each_side = traits_t{1} << 45,  ///< an encoder whose "sliding_window" counts tokens to either side
   bases_are_switches =
       traits_t{1} << 46,  ///< "layer_rope_theta" says which layers rotate, by one base for all
+  lists_bases = traits_t{1} << 47,  ///< files have "layer_rope_theta"
 };
 
 /// A model class that rotates. A width or count of 0 means that config.json has to state it.
@@ -524,6 +525,9 @@ inline constexpr std::array families{
            .heads = 32, .kv_heads = 32, .context = 131'072, .nope_head_dim = 64, .rope_head_dim = 32, .value_dim = 64},
     family{.model_type = "hy_v4", .pairing = half_split, .layers = 34, .traits = latent | indexed | sinks,
            .hidden = 2816, .heads = 32, .context = 262'144, .nope_head_dim = 192, .rope_head_dim = 64, .value_dim = 256},
+    family{.model_type = "beam", .pairing = half_split, .layers = 52, .traits = local_only | needs_words,
+           .head_dim = 128, .window = 512, .hidden = 5120, .heads = 48, .kv_heads = 8, .context = 8192,
+           .list = list_form::words},
     family{.model_type = "glm5_next", .pairing = interleaved, .layers = 45,
            .traits = latent | indexed | no_rotation | others_recurrent, .rule = layer_rule::full_ends_period,
            .period = 4, .hidden = 4096, .heads = 64, .context = 1'048'576, .nope_head_dim = 192, .rope_head_dim = 64,
@@ -538,9 +542,10 @@ inline constexpr std::array families{
            .head_dim = 128, .window = 512, .hidden = 1024, .heads = 16, .kv_heads = 4, .context = 131'072,
            .list = list_form::words},
     family{.model_type = "muse_glimmer", .pairing = half_split, .layers = 52,
-           .traits = needs_words | bases_are_switches, .head_dim = 128,
+           .traits = needs_words | bases_are_switches | lists_bases, .head_dim = 128,
            .window = 2048, .hidden = 6656, .heads = 32, .kv_heads = 2, .context = 131'072, .list = list_form::words},
-    family{.model_type = "muse_spark", .pairing = half_split, .layers = 62, .base = 5e5, .traits = needs_words,
+    family{.model_type = "muse_spark", .pairing = half_split, .layers = 62, .base = 5e5,
+           .traits = needs_words | lists_bases,
            .head_dim = 64, .window = 2048, .hidden = 8192, .heads = 128, .kv_heads = 16, .context = 1'048'576,
            .list = list_form::words},
     family{.model_type = "lfm3", .pairing = half_split, .layers = 24, .base = 1e6,
@@ -607,6 +612,13 @@ inline constexpr std::array refused_types{
     refused_type{"mistral_large4_text", "its frequencies are learned, so that they are in the weights"},
     refused_type{"inkling_text", "its learned relative term is not described"},
     refused_type{"inkling2_text", "its learned relative term is not described"},
+    refused_type{"inkling2_loop_text", "its learned relative term is not described"},
+    refused_type{"hy_v4_vl_text", "its latent heads rotate by several axes, whose order is not described"},
+    refused_type{"hrm_text", "its two stacks of layers run in cycles, which a list of layers does not say"},
+    refused_type{"ctrl", "its sinusoids have an order of channels of their own, which is not described"},
+    refused_type{"pegasus_x", "its encoder attends in blocks and to global tokens, which is not described"},
+    refused_type{"sam3_lite_text_text_model", "the text tower of an image model: its mixers are not described"},
+    refused_type{"tipsv2_text_model", "the text tower of an image model: its sinusoids are not described"},
     refused_type{"doge", "its values add a learned mask to the scores"},
     refused_type{"jetmoe", "its experts choose the query heads of a token"},
     refused_type{"layoutlmv3", "its biases by places on a page are not described"},
@@ -652,96 +664,6 @@ inline constexpr std::array refused_types{
   for (const family& one : families) names.push_back(one.model_type);
   for (const other_family& one : other_families) names.push_back(one.model_type);
   return names;
-}
-
-// ---- The guard --------------------------------------------------------------------------------------------------------
-
-/// True for a key whose name speaks of positions, widths, layers or masks, so that leaving it unread may change the
-/// answer.
-[[nodiscard]] constexpr bool speaks_of_positions(std::string_view key) noexcept {
-  constexpr std::array words{std::string_view{"rope"},
-                             std::string_view{"rotary"},
-                             std::string_view{"nope"},
-                             std::string_view{"qk_"},
-                             std::string_view{"window"},
-                             std::string_view{"sliding"},
-                             std::string_view{"sink"},
-                             std::string_view{"theta"},
-                             std::string_view{"alibi"},
-                             std::string_view{"local_"},
-                             std::string_view{"global_"},
-                             std::string_view{"chunk"},
-                             std::string_view{"position"},
-                             std::string_view{"bidirectional"},
-                             std::string_view{"causal"},
-                             std::string_view{"relative_"},
-                             std::string_view{"cross_attention"},
-                             std::string_view{"layer_types"},
-                             std::string_view{"block_type"},
-                             std::string_view{"pattern"},
-                             std::string_view{"head_dim"},
-                             std::string_view{"kv_heads"},
-                             std::string_view{"key_value_heads"},
-                             std::string_view{"query_groups"},
-                             std::string_view{"lora_rank"},
-                             std::string_view{"attn_scal"},
-                             std::string_view{"attention_scal"},
-                             std::string_view{"attention_multiplier"},
-                             std::string_view{"softmax_scale"},
-                             std::string_view{"query_pre_attn"},
-                             std::string_view{"softcap"},
-                             std::string_view{"soft_cap"},
-                             std::string_view{"compress"},
-                             std::string_view{"sparse"},
-                             std::string_view{"index_topk"},
-                             std::string_view{"layer_group"},
-                             std::string_view{"attn_idxs"},
-                             std::string_view{"attn_layer"},
-                             std::string_view{"attention_layer"},
-                             std::string_view{"linear_attn"},
-                             std::string_view{"interval"},
-                             std::string_view{"temperature_tuning"},
-                             std::string_view{"attn_type"},
-                             std::string_view{"attention_type"},
-                             std::string_view{"attention_value"},
-                             std::string_view{"is_decoder"},
-                             std::string_view{"kv_channels"},
-                             std::string_view{"heads_per_layer"},
-                             std::string_view{"radius"},
-                             std::string_view{"prefix_lm"},
-                             std::string_view{"multi_query"}};
-  // Norms, training, experts, memory: they say these words and change nothing here.
-  constexpr std::array harmless{std::string_view{"norm"},
-                                std::string_view{"layernorm"},
-                                std::string_view{"router"},
-                                std::string_view{"loss"},
-                                std::string_view{"chunk_size_feed_forward"},
-                                std::string_view{"mamba"},
-                                std::string_view{"q_lora_rank"},
-                                std::string_view{"o_lora_rank"},
-                                std::string_view{"kernel"},
-                                std::string_view{"linear_num"},
-                                std::string_view{"linear_key_head_dim"},
-                                std::string_view{"linear_value_head_dim"},
-                                std::string_view{"index_head_dim"},
-                                std::string_view{"index_n_heads"},
-                                std::string_view{"mlp_layer_types"},
-                                std::string_view{"decoder_sparse_step"},
-                                std::string_view{"cross_attention_hidden_size"},
-                                std::string_view{"add_cross_attention"},
-                                std::string_view{"activation_sparsity"},
-                                std::string_view{"shard"},
-                                std::string_view{"final_logit"},
-                                std::string_view{"position_id"},
-                                std::string_view{"time_step"},
-                                std::string_view{"temporal_patch"},
-                                std::string_view{"pooling"},
-                                std::string_view{"mtp"},
-                                std::string_view{"qk_bias"}};
-  for (const std::string_view one : harmless)
-    if (key.find(one) != key.npos) return false;
-  return std::any_of(words.begin(), words.end(),
-                     [&](std::string_view one) { return key.find(one) != key.npos; });
 }
 
 }  // namespace posenc::inline v0_2::detail::huggingface

@@ -98,6 +98,7 @@ inline constexpr std::array other_families{
     other_family{"marian", other_kind::sinusoidal, 12, 16, 1024, 1024, two_stacks},
     other_family{"pegasus", other_kind::sinusoidal, 12, 16, 1024, 1024, two_stacks},
     other_family{"m2m_100", other_kind::sinusoidal, 12, 16, 1024, 1024, two_stacks | counts_after_padding},
+    other_family{"nllb-moe", other_kind::sinusoidal, 12, 16, 1024, 1024, two_stacks | counts_after_padding},
     other_family{"fsmt", other_kind::sinusoidal, 12, 16, 1024, 1024, two_stacks | counts_after_padding},
     other_family{"speech_to_text", other_kind::sinusoidal, 12, 4, 256, 0, two_stacks | counts_after_padding},
     other_family{"xglm", other_kind::sinusoidal, 24, 16, 1024, 2048, decoder_alone | counts_after_padding},

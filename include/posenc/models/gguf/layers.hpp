@@ -35,6 +35,7 @@
 #include <posenc/errors.hpp>
 #include <posenc/models/description.hpp>
 #include <posenc/models/families/gguf.hpp>
+#include <posenc/models/families/guard.hpp>
 #include <posenc/models/families/nearest.hpp>
 #include <posenc/models/gguf/file.hpp>
 #include <posenc/rope/axes.hpp>
@@ -68,6 +69,8 @@ class reader {
     out_.layers = needed("block_count", 1, most_layers);
     is_large_ = out_.layers == row_.large_layers;
     if (has(alibi_large) && is_large_) row_.pairing.reset();
+    if (!has(no_attention) && file_.find(key_of("attention.head_count")) == nullptr)
+      refuse("there is no key ", key_of("attention.head_count"));
     heads_ = per_layer("attention.head_count");
     kv_heads_ = file_.find(key_of("attention.head_count_kv")) ? per_layer("attention.head_count_kv") : heads_;
     out_.heads = *std::max_element(heads_.begin(), heads_.end());
@@ -161,31 +164,12 @@ class reader {
 
   /// Keys of rotations, masks and widths that nothing has read.
   void report_unread() {
-    std::vector<std::string_view> left;
+    key_list left;
     for (const auto& [key, value] : file_.metadata)
       if (key.starts_with(architecture_ + ".") && !read_.contains(key) &&
           speaks_of_positions(std::string_view(key).substr(architecture_.size() + 1)))
-        left.push_back(key);
-    if (left.empty()) return;
-    constexpr std::size_t shown = 8;
-    std::string names;
-    for (std::size_t n = 0; n < (std::min)(left.size(), shown); ++n)
-      names.append(n == 0 ? "" : ", ").append(left[n]);
-    if (left.size() > shown)
-      names.append(" and ").append(std::to_string(left.size() - shown)).append(" more");
-    warn("not read: the ", left.size() == 1 ? "key " : "keys ", names);
-  }
-  /// True for a key whose name speaks of positions, widths, layers or masks.
-  [[nodiscard]] static bool speaks_of_positions(std::string_view key) {
-    constexpr std::array words{std::string_view{"rope"},     std::string_view{"attention."},
-                               std::string_view{"attn_"},    std::string_view{"sliding"},
-                               std::string_view{"position"}, std::string_view{"alibi"},
-                               std::string_view{"interval"}, std::string_view{"temperature"}};
-    constexpr std::array harmless{std::string_view{"norm"}, std::string_view{"lora_rank"},
-                                  std::string_view{"final_logit"}};
-    const auto has = [&](std::string_view word) { return key.find(word) != key.npos; };
-    return std::any_of(words.begin(), words.end(), has) &&
-           std::none_of(harmless.begin(), harmless.end(), has);
+        left.add(key);
+    if (left.size() > 0) warn("not read: the ", left.words());
   }
 
   // ---- Encodings other than RoPE ------------------------------------------------------------------------
@@ -352,7 +336,10 @@ class reader {
     encoding.head_dim = head_dim("key", heads, local);
     encoding.value_dim = head_dim("value", heads, local);
     // Multi-head latent attention: keys and values of every head come from one latent row.
-    if (count("attention.key_length_mla", 1, widest_head)) encoding.kv_heads = heads;
+    if (count("attention.key_length_mla", 1, widest_head)) {
+      encoding.kv_heads = heads;
+      (void)key_of("attention.kv_lora_rank");  // the latent row's width plays no part
+    }
     if (encoding.kv_heads > 0 && heads % encoding.kv_heads != 0)
       refuse("attention.head_count ", heads, " is no multiple of attention.head_count_kv ",
              encoding.kv_heads);

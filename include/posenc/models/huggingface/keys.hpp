@@ -19,6 +19,7 @@
 
 #include <posenc/errors.hpp>
 #include <posenc/models/description.hpp>
+#include <posenc/models/families/guard.hpp>
 #include <posenc/models/families/huggingface.hpp>
 #include <posenc/models/families/nearest.hpp>
 #include <posenc/models/json.hpp>
@@ -30,6 +31,12 @@ namespace posenc::inline v0_2 {
 struct huggingface_options {
   /// The pairing of a model_type that is not known here.
   std::optional<posenc::pairing> pairing{};
+  /// Whether tokens of such a model see only what came before (true) or both ways; by default as its file says by
+  /// "architectures" or "is_decoder".
+  std::optional<bool> causal{};
+  /// States that all attention layers of such a model rotate and have no sinks, where some have a window and the file
+  /// does not say which of them rotate.
+  bool all_layers_rotate = false;
   /// Many transformers classes (llama among them) ignore partial_rotary_factor for the default rope type and
   /// honour it for every other; vLLM always honours it. The default follows the model class.
   bool always_honour_partial_rotary_factor = false;
@@ -116,6 +123,12 @@ class config_keys {
     warn(*names.begin(), " is missing: ", if_absent, " is the default of ", type_);
     return if_absent;
   }
+  /// A value or the default of the model class, which is said.
+  template <class T>
+  [[nodiscard]] T or_default(const std::optional<T>& stated, const char* key, T standard) {
+    if (!stated) warn(key, " is missing: ", standard, " is the default of ", type_);
+    return stated.value_or(standard);
+  }
   [[nodiscard]] index_t layer_count(index_t if_absent) {
     return needed_count({"num_hidden_layers", "n_layer", "n_layers", "num_layers"}, most_layers, if_absent);
   }
@@ -160,30 +173,24 @@ class config_keys {
   // ---- The guard --------------------------------------------------------------------------------------------------
 
   /// A key that nobody read and whose name speaks of positions, widths, layers or masks means that the model does
-  /// something that is not described: refused for a model_type that is not known, said for one that is.
+  /// something that is not described: said for a model_type that is known. One that is not known is refused for every
+  /// key that is not known to be beside the point.
   void report_unread(bool known) {
-    std::vector<std::string> left;
-    const auto collect = [&](const json_object& object) {
-      for (const std::string& key : object.unread())
-        if (speaks_of_positions(key) && !is_off(object.raw().at(key), key))
-          left.push_back(object.name_of_key(key));
+    key_list left;
+    const auto collect = [&](const json_object& object, bool only_alarming) {
+      for (const auto& [key, value] : object.raw().items()) {
+        const bool counts = only_alarming ? speaks_of_positions(key) : !is_beside_attention(key);
+        if (counts && !is_off(value, key) && !object.was_read(key)) left.add(object.name_of_key(key));
+      }
     };
-    collect(root_);
-    if (text_) collect(*text_);
-    if (left.empty()) return;
-    constexpr std::size_t shown = 8;
-    std::string names;
-    for (std::size_t n = 0; n < (std::min)(left.size(), shown); ++n)
-      names.append(n == 0 ? "" : ", ").append(left[n]);
-    if (left.size() > shown)
-      names.append(" and ").append(std::to_string(left.size() - shown)).append(" more");
-    const char* which = left.size() == 1 ? "key " : "keys ";
+    collect(root_, known || text_);
+    if (text_) collect(*text_, known);
+    if (left.size() == 0) return;
+    const std::string names = left.words();
     if (!known)
-      refuse("this model_type is not known, and the ", which, names, left.size() == 1 ? " speaks" : " speak",
-             " of positions in a way that is not read: the description would "
-             "be a guess. ",
-             nearest_types());
-    warn("not read: the ", which, names);
+      refuse("this model_type is not known, and the ", names, left.size() == 1 ? " is" : " are",
+             " not read: the description would be a guess. ", nearest_types());
+    warn("not read: the ", names);
   }
 
   /// "The known model types with the nearest names are …".
@@ -204,6 +211,7 @@ class config_keys {
 
  private:
   [[nodiscard]] static bool is_off(const json& value, std::string_view key) {
+    if (value.is_null()) return true;
     if (value.is_boolean())
       return !value.get<bool>() && key.find("causal") == key.npos && key.find("interleave") == key.npos;
     return (value.is_object() || value.is_array() || value.is_string()) && value.empty();

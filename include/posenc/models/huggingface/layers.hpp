@@ -63,8 +63,7 @@ class reader final : public rope_blocks {
       family_.pairing = *stated ? interleaved : half_split;
     read_block();
     read_heads();
-    out_.context_length = context();
-    if (!out_.context_length) out_.context_length = family_.context;
+    out_.context_length = or_default(context(), "max_position_embeddings", family_.context);
     out_.layers = number_of_layers();
     read_layers();
     touch_keys_without_effect();
@@ -94,10 +93,51 @@ class reader final : public rope_blocks {
         if (!config().has(key)) refuse("latent attention needs the key ", key);
     }
     if (!context()) refuse("needs the key max_position_embeddings");
-    warn(type_.empty() ? "the model type" : type_,
-         " is not known: described as a causal decoder without sinks or softcap "
-         "whose attention layers all rotate, as far as its file does not say otherwise");
+    unknown_causal_ = direction_of_unknown();
+    warn(type_.empty() ? "the model type" : type_, " is not known: described as ",
+         unknown_causal_ ? "a causal decoder" : "an encoder",
+         " without sinks or softcap whose attention layers all rotate, as far as its file does not say "
+         "otherwise");
     unknown_ = true;
+  }
+
+  /// Whether a model that is not known looks back only: as the caller says, or the name of its class.
+  [[nodiscard]] bool direction_of_unknown() const {
+    if (options_.causal) return *options_.causal;
+    if (has_trait(latent) || config().boolean("is_decoder").value_or(false)) return true;
+    for (const json_object* object : {&root_, &config()})
+      for (const std::string& one : object->texts("architectures").value_or(std::vector<std::string>{}))
+        for (const std::string_view head : {"ForCausalLM", "LMHeadModel", "ForConditionalGeneration"})
+          if (one.ends_with(head)) return true;
+    refuse(
+        "this model_type is not known, and no name of a class in the key architectures (…ForCausalLM) says "
+        "whether "
+        "its tokens see what comes after them: state it (huggingface_options::causal; --causal or "
+        "--bidirectional)");
+  }
+
+  /// Refuses what files of known classes leave to their code in more than one way.
+  void refuse_what_an_unknown_file_leaves_open(const std::vector<layer_facts>& layers) const {
+    if (!config().has("num_hidden_layers") && config().has("num_layers"))
+      refuse(
+          "this model_type is not known, and num_layers counts pairs of layers in some and layers in others");
+    if (nested_)
+      for (const auto& [type, block] : block_.items())
+        if (block.is_null())
+          refuse("this model_type is not known, and ", block_name_, ".", type,
+                 " is null: whether those layers rotate is not guessed");
+    if (nested_ || options_.all_layers_rotate || config().has("layer_rope_theta")) return;
+    const auto has = [&](bool full) {
+      return std::any_of(layers.begin(), layers.end(), [&](const layer_facts& one) {
+        return one.sort != layer_sort::none && (one.sort == layer_sort::full) == full;
+      });
+    };
+    if (has(true) && has(false))
+      refuse(
+          "this model_type is not known, and its key layer_types lists layers with windows beside others. "
+          "Some "
+          "classes rotate only one of the two, or give sinks to them: state that all rotate alike "
+          "(huggingface_options::all_layers_rotate; --all-layers-rotate), or use a model_type that is known");
   }
 
   /// Head counts, with the defaults of the model class.
@@ -114,7 +154,7 @@ class reader final : public rope_blocks {
       out_.kv_heads = out_.heads;
     if (falcon_kv_heads_)
       out_.kv_heads = *falcon_kv_heads_;
-    else if (!stated && !null && out_.kv_heads != out_.heads)
+    else if (!stated && !null && family_.kv_heads != 0)
       warn("num_key_value_heads is missing: ", out_.kv_heads, " is the default of ", type_);
     if (has_trait(latent))
       out_.kv_heads = out_.heads;  // keys and values of every head come from one latent row
@@ -153,6 +193,7 @@ class reader final : public rope_blocks {
   void read_layers() {
     window_ = window();
     const std::vector<layer_facts> layers = facts();
+    if (unknown_) refuse_what_an_unknown_file_leaves_open(layers);
     std::map<layer_facts, std::size_t> places;
     for (index_t layer = 0; layer < out_.layers; ++layer) {
       const layer_facts& one = layers[static_cast<std::size_t>(layer)];
@@ -225,14 +266,18 @@ class reader final : public rope_blocks {
 
   /// How many tokens the window of local layers has; 0: there is none.
   [[nodiscard]] index_t window() {
+    const auto or_standard = [&](const std::optional<index_t>& value, const char* key) {
+      return family_.window == 0 ? value.value_or(0) : or_default(value, key, family_.window);
+    };
     if (const auto before = first_count({"sliding_window_size"}, 1, most_positions);
         before && has_trait(window_kv_twice))
       return *before + 1;  // tokens before the query's own
     if (family_.list == list_form::periodic_words)
-      return first_count({"attention_window_size"}, 1, most_positions).value_or(family_.window);
+      return or_standard(first_count({"attention_window_size"}, 1, most_positions), "attention_window_size");
     const auto stated = [&] {
-      const bool given = config().mentions("sliding_window");
-      return first_count({"sliding_window"}, 0, most_positions).value_or(given ? 0 : family_.window);
+      if (config().mentions("sliding_window"))
+        return first_count({"sliding_window"}, 0, most_positions).value_or(0);
+      return or_standard(std::nullopt, "sliding_window");
     };
     if (unknown_) return stated();
     switch (family_.rule) {
@@ -249,9 +294,10 @@ class reader final : public rope_blocks {
         if (!has_trait(two_bases)) return stated();
         if (!has_trait(bidirectional))
           if (const auto own = first_count({"sliding_window"}, 1, most_positions)) return *own;
-        return first_count({"local_attention"}, 1, most_positions).value_or(family_.window) / 2;
+        return or_standard(first_count({"local_attention"}, 1, most_positions), "local_attention") / 2;
       case layer_rule::rope_in_chunks:
-        if (!config().mentions("attention_chunk_size")) return family_.window;
+        if (!config().mentions("attention_chunk_size"))
+          return or_standard(std::nullopt, "attention_chunk_size");
         return first_count({"attention_chunk_size"}, 1, most_positions).value_or(0);
       default:
         return has_trait(others_recurrent) ? 0 : stated();
@@ -426,7 +472,9 @@ class reader final : public rope_blocks {
     const bool by_first = rule == layer_rule::qwen2 || rule == layer_rule::qwen2_moe;
     const index_t every = family_.period > 0 ? (std::max)(period(), index_t{1}) : 1;
     const index_t first_windowed =
-        by_first ? first_count({"max_window_layers"}, 0, most_layers).value_or(28) : index_t{0};
+        by_first && window_ > 0
+            ? or_default(first_count({"max_window_layers"}, 0, most_layers), "max_window_layers", index_t{28})
+            : index_t{0};
     const index_t offset = rule == layer_rule::full_at_offset
                                ? first_count({"attn_layer_offset"}, 0, most_layers).value_or(4)
                                : index_t{0};
@@ -490,7 +538,7 @@ class reader final : public rope_blocks {
   // ---- What lists say of each layer -------------------------------------------------------------------------------
 
   /// Whether each layer rotates by no_rope_layers, whose name is its opposite: 1 marks a layer with rope. Empty: all do.
-  [[nodiscard]] std::vector<bool> rope_list() const {
+  [[nodiscard]] std::vector<bool> rope_list() {
     if (!has_trait(no_rope_list)) return {};
     const auto count = static_cast<std::size_t>(out_.layers);
     std::vector<bool> rotates;
@@ -501,7 +549,10 @@ class reader final : public rope_blocks {
       for (const index_t one : *listed) rotates.push_back(one != 0);
       return rotates;
     }
-    const index_t every = first_count({"no_rope_layer_interval"}, 1, most_layers).value_or(family_.period);
+    const auto stated = first_count({"no_rope_layer_interval"}, 1, most_layers);
+    if (!listed && !stated)
+      warn("no_rope_layers is missing: every layer but each ", family_.period, "th rotates, as in ", type_);
+    const index_t every = stated.value_or(family_.period);
     for (index_t i = 0; i < out_.layers; ++i) rotates.push_back((i + 1) % every != 0);
     return rotates;
   }
@@ -535,6 +586,8 @@ class reader final : public rope_blocks {
     };
     take("rope_theta", &layer_numbers::base);
     take("layer_rope_theta", &layer_numbers::base);
+    if (has_trait(lists_bases) && !config().has("layer_rope_theta"))
+      warn("layer_rope_theta is missing: all layers rotate by the same base");
     take("partial_rotary_factors", &layer_numbers::share);
     for (const layer_numbers& one : all)
       if (one.share && !(*one.share >= 0 && *one.share <= 1))
@@ -573,8 +626,9 @@ class reader final : public rope_blocks {
     encoding.kv_heads = kind.kv_heads;
     set_window(kind, encoding);
     if (has_trait(softcap)) {
-      const double standard = config().mentions("attn_logit_softcapping") ? 0 : 50;
-      encoding.softcap = config().number("attn_logit_softcapping").value_or(standard);
+      encoding.softcap = config().mentions("attn_logit_softcapping")
+                             ? config().number("attn_logit_softcapping").value_or(0)
+                             : or_default<double>(std::nullopt, "attn_logit_softcapping", 50);
       if (encoding.softcap < 0) refuse("attn_logit_softcapping ", encoding.softcap, " is negative");
     }
     const index_t head_dim = head_dim_of(kind);
@@ -628,6 +682,7 @@ class reader final : public rope_blocks {
   }
 
   [[nodiscard]] bool is_bidirectional() const {
+    if (unknown_ && !unknown_causal_) return true;
     if (has_trait(bidirectional)) return true;
     if (has_trait(prefix_if_both_ways)) return false;
     const json* flag = config().find("use_bidirectional_attention");
@@ -672,13 +727,17 @@ class reader final : public rope_blocks {
           model_width() ? *model_width() : needed_count({"hidden_size"}, widest, family_.hidden);
       return divided(2 * width, out_.heads, "2 x hidden_size", "num_attention_heads");
     }
-    if (const auto stated = first_count({"head_dim", "kv_channels", "attention_head_dim"}, 1, widest_head))
+    // kv_channels of an unknown type: JetMoE's experts choose heads by it, so that the guard has it.
+    if (const auto stated =
+            unknown_ ? first_count({"head_dim"}, 1, widest_head)
+                     : first_count({"head_dim", "kv_channels", "attention_head_dim"}, 1, widest_head))
       return *stated;
-    if (family_.head_dim > 0 && !config().mentions("head_dim")) return family_.head_dim;
+    if (family_.head_dim > 0 && !config().mentions("head_dim"))
+      return or_default<index_t>(std::nullopt, "head_dim", family_.head_dim);
     return head_width(family_.hidden, family_.heads);
   }
 
-  [[nodiscard]] double plain_softmax_scale(index_t head_dim) const {
+  [[nodiscard]] double plain_softmax_scale(index_t head_dim) {
     if (has_trait(unit_scale)) return 1;
     if (has_trait(wide_heads)) return inverse_root(static_cast<double>(head_dim) / 2);
     if (has_trait(multiplier | multiplier_or_root)) {
@@ -686,10 +745,11 @@ class reader final : public rope_blocks {
         if (!(*stated > 0)) refuse("attention_multiplier ", *stated, " is not positive");
         return *stated;
       }
-      if (has_trait(multiplier)) return 1;
+      if (has_trait(multiplier)) return or_default<double>(std::nullopt, "attention_multiplier", 1);
     }
     if (has_trait(query_scalar)) {
-      const double scalar = config().number("query_pre_attn_scalar").value_or(256);
+      const double scalar =
+          or_default<double>(config().number("query_pre_attn_scalar"), "query_pre_attn_scalar", 256);
       if (!(scalar > 0)) refuse("query_pre_attn_scalar ", scalar, " is not positive");
       return inverse_root(scalar);
     }
@@ -726,6 +786,7 @@ class reader final : public rope_blocks {
   }
 
   index_t window_ = 0;
+  bool unknown_causal_ = true;
 };
 
 }  // namespace posenc::inline v0_2::detail::huggingface

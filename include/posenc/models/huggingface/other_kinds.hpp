@@ -198,8 +198,8 @@ class other_kinds : public config_keys {
       sinusoidal_description encoding{
           {.width = width, .convention = fairseq ? sinusoid::tensor2tensor : sinusoid::marian}, 0, offset};
       if (fairseq) encoding.options.padding_position = padding;
-      encoding.rows =
-          first_count({rows, "max_position_embeddings"}, 1, most_positions).value_or(row_.positions);
+      encoding.rows = or_default(first_count({rows, "max_position_embeddings"}, 1, most_positions),
+                                 "max_position_embeddings", row_.positions);
       const index_t layers = read_stack(which);
       const index_t head_dim = divided(width, out_.heads, "d_model", which.heads);
       add(std::move(encoding), which.name, all_layers(layers), head_dim, which.name == decoder_stack.name);

@@ -39,12 +39,17 @@ class rope_blocks : public other_kinds {
 
   [[nodiscard]] bool has_trait(traits_t which) const noexcept { return (family_.traits & which) != 0; }
 
+  static constexpr std::size_t most_keys = 1000;  // of a block, which is copied
+
   /// Finds the rope block and whether it is nested by layer type.
   void read_block() {
     const auto usable = [&](const char* key) -> const json* {
       const json* found = config().find(key);
       if (found == nullptr) return nullptr;
       if (!found->is_object()) config().complain(key, *found, "an object");
+      if (found->size() > most_keys)
+        fail<format_error>(log_.file, ": key ", config().name_of_key(key), " has ", found->size(),
+                           " keys, more than ", most_keys);
       return found->empty() ? nullptr : found;
     };
     const json* scaling = usable("rope_scaling");
@@ -72,10 +77,10 @@ class rope_blocks : public other_kinds {
         if (entry.is_object() && !entry.contains(shared) && entry.value("rope_type", "default") != "default")
           entry[shared] = value;
     }
-    std::vector<std::string> others;
+    key_list others;
     for (const auto& [key, value] : block_.items())
-      if (!is_layer_type(key)) others.push_back(key);
-    if (!others.empty()) warn("unknown ", listed("key", others, block_name_ + "."), " beside layer types");
+      if (!is_layer_type(key)) others.add(block_name_ + "." + key);
+    if (others.size() > 0) warn("unknown ", others.words(), " beside layer types");
   }
 
   /// DeepSeek-V4: "rope_scaling" is for the layers whose keys are compressed, the others rotate by the plain base.
@@ -92,18 +97,6 @@ class rope_blocks : public other_kinds {
     block_ = {{"sliding_attention", plain},
               {"compressed_sparse_attention", compressed},
               {"heavily_compressed_attention", compressed}};
-  }
-
-  /// "key a" or "keys a, b and 3 more".
-  [[nodiscard]] static std::string listed(const std::string& what, const std::vector<std::string>& names,
-                                          const std::string& path) {
-    constexpr std::size_t shown = 8;
-    std::string sentence = what + (names.size() == 1 ? " " : "s ");
-    for (std::size_t n = 0; n < (std::min)(names.size(), shown); ++n)
-      sentence.append(n == 0 ? "" : ", ").append(path).append(names[n]);
-    if (names.size() > shown)
-      sentence.append(" and ").append(std::to_string(names.size() - shown)).append(" more");
-    return sentence;
   }
 
   [[nodiscard]] static bool is_layer_type(std::string_view name) { return sort_of(name).has_value(); }
@@ -175,11 +168,14 @@ class rope_blocks : public other_kinds {
     if (outer && inner && *outer != *inner)
       warn("partial_rotary_factor is ", *outer, " at the top and ", *inner, " in the rope block: ", *outer,
            " is used");
-    double share = outer ? *outer : inner.value_or(family_.partial);
-    if (!outer && !inner)
+    std::optional<double> stated = outer ? outer : inner;
+    if (!stated)
       for (const char* key :
            {"rotary_pct", "rope_pct", "rope_percent", "rotary_percentage", "rotary_emb_fraction"})
-        if (const auto alias = config().number(key)) share = *alias;
+        if (const auto alias = config().number(key)) stated = alias;
+    // 1 is what every reader takes a missing share for.
+    const double share = family_.partial == 1 ? stated.value_or(1)
+                                              : or_default(stated, "partial_rotary_factor", family_.partial);
     if (!(share >= 0 && share <= 1)) refuse("partial_rotary_factor ", share, " is not from 0 to 1");
     return share;
   }
@@ -394,12 +390,12 @@ class rope_blocks : public other_kinds {
       knows({"mrope_section", "mrope_interleaved", "xdrope_section"});
     if (has_trait(ministral_scale))
       knows({"llama_4_scaling_beta", "max_position_embeddings", "original_max_position_embeddings"});
-    std::vector<std::string> unknown;
+    key_list unknown;
     for (const auto& [key, value] : entry.raw().items())
       if (std::find(known.begin(), known.end(), key) == known.end() && key != "mrope_section")
-        unknown.push_back(key);
-    if (unknown.empty()) return;
-    warn("unknown ", listed("key", unknown, entry.name_of_key("")), " for rope type ", type,
+        unknown.add(entry.name_of_key(key));
+    if (unknown.size() == 0) return;
+    warn("unknown ", unknown.words(), " for rope type ", type,
          unknown.size() == 1 ? ": it has no effect" : ": they have no effect");
   }
 
