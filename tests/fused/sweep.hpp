@@ -143,8 +143,7 @@ class prepared_case {
       posenc::attention_options options = options_;
       options.keys_are_rotated = c_.keys_are_rotated;
       posenc::fused::attention_into(q_.view, k_.view, v_.view, encoding, options, out.view,
-                                    {log_sum_exp.data(), c_.queries, c_.heads, c_.heads + 1, 1},
-                                    how);
+                                    {log_sum_exp.data(), c_.queries, c_.heads, c_.heads + 1, 1}, how);
     });
     verdict result = compare(out, log_sum_exp, cutting_error(pieces));
     if (!out.gaps_hold(pattern)) result = {1e30, c_.text() + ": wrote between the rows of the output"};
@@ -191,8 +190,8 @@ class prepared_case {
             see(found == 0 ? 0 : 1e30, 1, i, h, x, found, wanted);
           else
             see(std::abs(found - wanted),
-                (score_error + cutting) * value_size_ + std::abs(wanted) * spacing<O> * 0.51 + 0x1p-24, i, h, x, found,
-                wanted);
+                (score_error + cutting) * value_size_ + std::abs(wanted) * spacing<O> * 0.51 + 0x1p-24, i, h,
+                x, found, wanted);
         }
       }
     return result;

@@ -235,9 +235,9 @@ class openmp_executor {
 ///
 /// A piece of a number is the nearest bfloat16 of what the pieces before it leave: x = h1 + h2 + h3.
 enum class arithmetic : unsigned char {
-  automatic,   ///< bfloat16 where q, k, v and the output all are stored so; bfloat16x2 where all are of 16 bits; else float32
-  float32,     ///< products of floats: 1e-6 of the output
-  bfloat16,    ///< one piece of each number, one product: about twice the rounding of a bfloat16 output
+  automatic,  ///< bfloat16 where q, k, v and the output all are stored so; bfloat16x2 where all are of 16 bits; else float32
+  float32,    ///< products of floats: 1e-6 of the output
+  bfloat16,   ///< one piece of each number, one product: about twice the rounding of a bfloat16 output
   bfloat16x2,  ///< two pieces, three products: 1e-5 of the output
   bfloat16x3,  ///< three pieces, six products: 1e-6 of the output
 };

@@ -367,7 +367,7 @@ struct task_plan {
   index_t shared_floats = 0;  ///< scratch shared by the tasks of this problem
   index_t worker_floats = 0;  ///< scratch of each worker
   fused::matrix_unit unit = fused::matrix_unit::none;  ///< what forms the products
-  index_t pieces = 0;  ///< of each number, where a matrix unit does
+  index_t pieces = 0;                                  ///< of each number, where a matrix unit does
 };
 
 /// The entry points of one instruction set.

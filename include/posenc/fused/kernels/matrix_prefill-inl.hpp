@@ -164,12 +164,12 @@ struct matrix_task : prefill_task {
 
   /// A panel between its two products.
   struct panel_at_work {
-    index_t at = 0;       ///< its first column
-    row_range keys{};     ///< rows of the tile, whole steps
-    index_t slot = 0;     ///< of the scores and weights
+    index_t at = 0;    ///< its first column
+    row_range keys{};  ///< rows of the tile, whole steps
+    index_t slot = 0;  ///< of the scores and weights
   };
-  weigher weighs{};                       ///< the scores of `scored`
-  panel_at_work scored{}, weighed{};      ///< whose scores are at hand, whose weights are
+  weigher weighs{};                   ///< the scores of `scored`
+  panel_at_work scored{}, weighed{};  ///< whose scores are at hand, whose weights are
   bool has_scored = false, has_weighed = false;
   bool huge_queries = false, huge_keys = false;
 
@@ -198,8 +198,8 @@ struct matrix_task : prefill_task {
                               prefill_keys * own.depth, huge_number, own.keys + t * own.depth);
       }
       if (adds_values) {
-        adds_values = load_values(problem, kv_head, first + t, rows_here, block_tile_rows, scratch.values,
-                                  huge_number);
+        adds_values =
+            load_values(problem, kv_head, first + t, rows_here, block_tile_rows, scratch.values, huge_number);
         cut_values(rows_here, own.values + t / tile_depth * a_tile_size);
       }
     }
@@ -227,8 +227,8 @@ struct matrix_task : prefill_task {
           store(hn::BitCast(float_tag(), words_of(low, cut(2 * pair + 1))), own.words + pair * lanes());
         }
         for (index_t pair = 0; pair < tile_rows; pair += lanes())
-          transpose_block(own.words + pair * lanes(), lanes(), lanes(),
-                          reinterpret_cast<float*>(at) + pair, tile_rows, scratch.block);
+          transpose_block(own.words + pair * lanes(), lanes(), lanes(), reinterpret_cast<float*>(at) + pair,
+                          tile_rows, scratch.block);
       }
     }
   }
@@ -251,8 +251,8 @@ struct matrix_task : prefill_task {
     const index_t width = panel_width(), tile_row = steps_of_tile * a_tile_size;
     float* const output = scratch.output + panel.at * scratch.output_stride;
     for (index_t c = 0; c < scratch.output_stride; c += block_tile_rows)
-      multiply({{own.values + c / tile_rows * tile_row + panel.keys.begin / tile_depth * a_tile_size, tile_row,
-                 prefill_keys * scratch.output_stride},
+      multiply({{own.values + c / tile_rows * tile_row + panel.keys.begin / tile_depth * a_tile_size,
+                 tile_row, prefill_keys * scratch.output_stride},
                 {own.weights[panel.slot], prefill_keys * lanes(), weigher::piece_size()},
                 output + c * width,
                 width,
@@ -377,7 +377,8 @@ struct matrix_task : prefill_task {
 static_assert(prefill_heads * 2 * tile_rows <= prefill_keys, "output_of has room for the rows of all heads");
 
 /// Runs a prefill task on the unit that its plan names.
-inline HWY_NOINLINE void run_on_unit(const prefill_task& task, const task_plan& plan, float* memory, float* to) {
+inline HWY_NOINLINE void run_on_unit(const prefill_task& task, const task_plan& plan, float* memory,
+                                     float* to) {
   const matrix_scratch own(memory + task.scratch.floats, task.scratch, task.loader.pack, plan);
   const auto run_by = [&](matrix_task::unit_product multiply) {
     matrix_task work{task, own, plan.pieces, multiply};

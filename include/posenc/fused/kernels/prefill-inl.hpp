@@ -205,8 +205,9 @@ struct prefill_task {
   };
 
   /// One panel against rows `keys` of the tile of keys at hand, its scores at `scores`.
-  [[nodiscard]] HWY_INLINE score_panel panel_of(index_t head, index_t panel, index_t first_key, row_range keys,
-                                                const tile_facts& facts, float* scores) const {
+  [[nodiscard]] HWY_INLINE score_panel panel_of(index_t head, index_t panel, index_t first_key,
+                                                row_range keys, const tile_facts& facts,
+                                                float* scores) const {
     const row_range inside = panel_rows(panel);
     // A panel that begins before the first token has no position for lane 0: element by element there.
     const index_t lane = inside.begin - panel * panel_width();
@@ -299,8 +300,7 @@ struct prefill_task {
       const product_shape shape{(std::min)(piece, steps - c), stride, 1, width, width};
       for (index_t t = keys_of_tile.begin; t < keys_of_tile.end; t += block_rows)
         product((std::min)(keys_of_tile.end - t, block_rows), shape, scratch.keys + t * stride + c,
-                queries + c * width, c > 0 ? ones : nullptr,
-                scores + (t - keys_of_tile.begin) * width);
+                queries + c * width, c > 0 ? ones : nullptr, scores + (t - keys_of_tile.begin) * width);
     }
   }
 
@@ -361,9 +361,10 @@ struct prefill_task {
             fetch_to_write(problem.out.row(query_of(r + rows_ahead), head_of(h, r + rows_ahead)),
                            problem.value_dim * bytes_of(problem.out.type));
           const index_t at = column(h, 0) + r;
-          finish_row(problem, head, row,
-                     {scratch.largest[at], scratch.total[at], outputs[h] + (r - first) * scratch.output_stride,
-                      is_token, is_token ? bias_left_out(problem, head, scratch.nearest[r]) : 0});
+          finish_row(
+              problem, head, row,
+              {scratch.largest[at], scratch.total[at], outputs[h] + (r - first) * scratch.output_stride,
+               is_token, is_token ? bias_left_out(problem, head, scratch.nearest[r]) : 0});
         }
       }
     });
@@ -508,7 +509,7 @@ struct prefill_task {
 };
 
 HWY_INLINE prefill_scratch scratch_of(const task_plan& plan, float* memory, const attention_problem& problem,
-                                     const packed_head& pack) {
+                                      const packed_head& pack) {
   return prefill_scratch(memory, problem, pack, plan.heads_per_task, plan.rows,
                          plan.pieces > 0 ? block_tile_rows : 1);
 }

@@ -21,9 +21,9 @@ namespace posenc::inline v0_2::detail::fused_units {
 
 /// What the processor says of itself.
 struct processor {
-  bool has_amx = false;                ///< tiles, bfloat16 products, and an operating system that keeps them
-  bool has_avx512_bf16 = false;        ///< vdpbf16ps
-  bool is_fast_at_avx512_bf16 = false; ///< it multiplies more than vfmadd does
+  bool has_amx = false;                 ///< tiles, bfloat16 products, and an operating system that keeps them
+  bool has_avx512_bf16 = false;         ///< vdpbf16ps
+  bool is_fast_at_avx512_bf16 = false;  ///< it multiplies more than vfmadd does
 };
 
 /// Family and model as AMD counts them: 25 (Zen 4 and what it came from) and above multiply bfloat16 at twice the rate

@@ -105,9 +105,8 @@ HWY_INLINE void put_words(float_vector low, float_vector high, index_t pieces, i
 inline HWY_NOINLINE void cut_columns(const float* from, index_t rows, index_t pieces, index_t piece_stride,
                                      std::uint16_t* to) {
   const index_t width = 2 * lanes(), depth = round_up(rows, tile_depth);
-  const auto row = [&](index_t r, index_t x) HWY_ATTR {
-    return r < rows ? load(from + r * width + x) : hn::Zero(float_tag());
-  };
+  const auto row = [&](index_t r, index_t x)
+                       HWY_ATTR { return r < rows ? load(from + r * width + x) : hn::Zero(float_tag()); };
   for (index_t r = 0; r < depth; r += 2)
     for (index_t x = 0; x < width; x += lanes())
       put_words(row(r, x), row(r + 1, x), pieces, piece_stride, to + x * depth + r * lanes());
@@ -116,7 +115,8 @@ inline HWY_NOINLINE void cut_columns(const float* from, index_t rows, index_t pi
 /// Up to 32 rows of floats as A, zeros up to a whole step and after the last row. `steps` of all rows together lie
 /// between the tiles. False where a number has an exponent of `limit` or above.
 inline HWY_NOINLINE bool cut_rows(const float* from, index_t stride, index_t rows, index_t channels,
-                                  index_t pieces, index_t piece_stride, std::uint32_t limit, std::uint16_t* to) {
+                                  index_t pieces, index_t piece_stride, std::uint32_t limit,
+                                  std::uint16_t* to) {
   const float_tag d;
   const hn::RebindToSigned<float_tag> words;
   const hn::Rebind<std::int16_t, float_tag> narrow;
