@@ -70,6 +70,19 @@ double score_size(const E& encoding, const posenc::detail::resolved_options& cal
   return size;
 }
 
+/// Relative error of a number cut into pieces of bfloat16, and of a product of two: twice the first, and what the products
+/// left out come to. 0 pieces are floats.
+[[nodiscard]] constexpr double cutting_error(int pieces) {
+  return pieces == 0 ? 0 : pieces == 1 ? 0x1p-8 : pieces == 2 ? 0x1p-15 : 0x1p-22;
+}
+[[nodiscard]] constexpr posenc::fused::arithmetic arithmetic_of(int pieces) {
+  using posenc::fused::arithmetic;
+  return pieces == 1   ? arithmetic::bfloat16
+         : pieces == 2 ? arithmetic::bfloat16x2
+         : pieces == 3 ? arithmetic::bfloat16x3
+                       : arithmetic::float32;
+}
+
 struct verdict {
   double worst = 0;  ///< largest error, in units of what is allowed
   std::string problem{};
@@ -113,6 +126,15 @@ class prepared_case {
 
   /// Runs the fused path and compares.
   [[nodiscard]] verdict run(const posenc::fused::executor_ref& executor = {}) const {
+    return run({.executor = executor}, 0);
+  }
+  /// The same with products of so many pieces.
+  [[nodiscard]] verdict run(posenc::fused::matrix_unit unit, int pieces) const {
+    return run({.arithmetic = arithmetic_of(pieces), .unit = unit}, pieces);
+  }
+
+ private:
+  [[nodiscard]] verdict run(const posenc::fused::execution& how, int pieces) const {
     const O pattern = static_cast<O>(-1234.5f);
     tensor<O> out(c_.queries, c_.heads, c_.value_dim, c_.layout_out, pattern);
     posenc::row_major_matrix<float> log_sum_exp =
@@ -121,27 +143,25 @@ class prepared_case {
       posenc::attention_options options = options_;
       options.keys_are_rotated = c_.keys_are_rotated;
       posenc::fused::attention_into(q_.view, k_.view, v_.view, encoding, options, out.view,
-                                    {log_sum_exp.data(), c_.queries, c_.heads, c_.heads + 1, 1},
-                                    {.executor = executor});
+                                    {log_sum_exp.data(), c_.queries, c_.heads, c_.heads + 1, 1}, how);
     });
-    verdict result = compare(out, log_sum_exp);
+    verdict result = compare(out, log_sum_exp, cutting_error(pieces));
     if (!out.gaps_hold(pattern)) result = {1e30, c_.text() + ": wrote between the rows of the output"};
     if (log_sum_exp.rows() > 0 && !(log_sum_exp.col(c_.heads).array() == 7).all())
       result = {1e30, c_.text() + ": wrote between the rows of the log-sum-exp"};
     return result;
   }
 
- private:
   template <class T>
   static T nan() {
     return static_cast<T>(std::numeric_limits<float>::quiet_NaN());
   }
 
-  [[nodiscard]] verdict compare(const tensor<O>& out,
-                                const posenc::row_major_matrix<float>& log_sum_exp) const {
+  [[nodiscard]] verdict compare(const tensor<O>& out, const posenc::row_major_matrix<float>& log_sum_exp,
+                                double cutting) const {
     // xPos multiplies what it turns by up to 4 on this domain.
     const double size = c_.encoding == 4 ? size_ * 16 : size_;
-    double score_error = (6 + size) * 0x1p-23;
+    double score_error = (6 + size) * 0x1p-23 + size * cutting;
     if (c_.keys_are_rotated && sizeof(K) == 2) score_error += size * spacing<K>;
     verdict result;
     const auto see = [&](double error, double allowed, index_t i, index_t h, index_t channel, double got,
@@ -161,7 +181,7 @@ class prepared_case {
         if (std::isinf(want))
           see(got == want ? 0 : 1e30, 1, i, h, -1, got, want);
         else
-          see(std::abs(got - want), score_error + std::abs(want) * 0x1p-23, i, h, -1, got, want);
+          see(std::abs(got - want), score_error + cutting + std::abs(want) * 0x1p-23, i, h, -1, got, want);
         for (index_t x = 0; x < c_.value_dim; ++x) {
           const double wanted = expected_.output(i, h * c_.value_dim + x);
           const double found =
@@ -170,8 +190,8 @@ class prepared_case {
             see(found == 0 ? 0 : 1e30, 1, i, h, x, found, wanted);
           else
             see(std::abs(found - wanted),
-                score_error * value_size_ + std::abs(wanted) * spacing<O> * 0.51 + 0x1p-24, i, h, x, found,
-                wanted);
+                (score_error + cutting) * value_size_ + std::abs(wanted) * spacing<O> * 0.51 + 0x1p-24, i, h,
+                x, found, wanted);
         }
       }
     return result;

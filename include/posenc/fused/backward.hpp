@@ -170,7 +170,7 @@ template <class Q, class K, class V, class O, class E>
   using settled = std::remove_cvref_t<decltype(encodings[0])>;
   static_assert(check_encoding<settled, float>());
   fused::workspace own;
-  builder making(how.memory ? *how.memory : own, kernels, sequences.size());
+  builder making(how.memory ? *how.memory : own, kernels, sequences.size(), how.arithmetic, how.unit);
   parameter_gradients<double> sums;
   std::vector<adjoint_context<settled>> contexts;
   contexts.reserve(sequences.size());

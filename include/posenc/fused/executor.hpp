@@ -241,10 +241,27 @@ class openmp_executor {
 
 }  // inline namespace
 
-/// How products are formed.
+/// How accurate the products of prefill and of stacked decode have to be. A permission: a matrix unit (matrix_unit) takes
+/// it where it is faster for that, and where there is none, products are float32, which is more accurate. Sums and
+/// everything between the products are float in all of them.
+///
+/// A piece of a number is the nearest bfloat16 of what the pieces before it leave: x = h1 + h2 + h3.
 enum class arithmetic : unsigned char {
-  automatic,  ///< as accurate as the storage allows, whatever the machine; float products today
-  float32,    ///< products and sums in float
+  automatic,  ///< bfloat16 where q, k, v and the output all are stored so; bfloat16x2 where all are of 16 bits; else float32
+  float32,    ///< products of floats: 1e-6 of the output
+  bfloat16,   ///< one piece of each number, one product: about twice the rounding of a bfloat16 output
+  bfloat16x2,  ///< two pieces, three products: 1e-5 of the output
+  bfloat16x3,  ///< three pieces, six products: 1e-6 of the output
+};
+
+/// What multiplies pieces of bfloat16. `automatic` chooses by the processor alone, never by a timing, so that the same
+/// call gives the same bits tomorrow. The others are for tests and comparisons; one that the machine lacks is refused.
+enum class matrix_unit : unsigned char {
+  automatic,    ///< the fastest that the processor has, where it pays
+  none,         ///< products of floats
+  emulated,     ///< to the bit what amx gives, on every machine and slowly
+  avx512_bf16,  ///< vdpbf16ps: pays on AMD's Zen 4 and above, for one piece
+  amx,          ///< tiles of 16 × 16 (Intel Xeons from Sapphire Rapids on, under Linux)
 };
 
 class workspace;
@@ -253,7 +270,8 @@ class workspace;
 struct execution {
   executor_ref executor{};      ///< who runs the tasks
   workspace* memory = nullptr;  ///< scratch of the caller's; the call makes its own when null
-  fused::arithmetic arithmetic = arithmetic::automatic;  ///< what products are formed in
+  fused::arithmetic arithmetic = arithmetic::automatic;  ///< what products may be formed in
+  matrix_unit unit = matrix_unit::automatic;             ///< what forms them; by name for tests
 };
 
 }  // namespace posenc::inline v0_2::fused

@@ -28,6 +28,7 @@
 #include <posenc/fused/lower/visibility.hpp>
 #include <posenc/fused/problem.hpp>
 #include <posenc/fused/target.hpp>
+#include <posenc/fused/units/machine.hpp>
 #include <posenc/fused/workspace.hpp>
 #include <posenc/views.hpp>
 
@@ -184,8 +185,16 @@ template <class E>
 /// A batch on its way from options to scratch that is ready to run.
 class builder {
  public:
-  builder(fused::workspace& memory, const kernel_table& kernels, std::size_t sequences)
-      : workspace_(memory), kernels_(kernels), items_bytes_(to_line(sequences * sizeof(item))) {
+  /// \throws std::invalid_argument where the machine lacks the matrix unit that is asked
+  builder(fused::workspace& memory, const kernel_table& kernels, std::size_t sequences,
+          fused::arithmetic arithmetic, fused::matrix_unit unit)
+      : workspace_(memory),
+        kernels_(kernels),
+        items_bytes_(to_line(sequences * sizeof(item))),
+        arithmetic_(arithmetic),
+        unit_(unit) {
+    require(kernels.has_unit(unit), "fused attention: no matrix_unit::", fused_units::name_of(unit),
+            " on this processor, or none in the kernels of ", kernels.name);
     // Most calls of few queries fit into this, so that a call with scratch of its own allocates once.
     constexpr std::size_t usual = std::size_t{80} * 1024;
     memory_ = workspace_.is_borrowed() ? workspace_.reserve(0) : workspace_.reserve(usual);
@@ -196,6 +205,7 @@ class builder {
   template <class E>
   void add(const resolved_options& given, const fused::shape& types, const E& encoding) {
     item one = lower(given, types, encoding);
+    one.problem.arithmetic = arithmetic_, one.problem.unit = unit_;
     one.facts_at = plan_.bytes;
     plan_.bytes += one.facts_bytes();
     grow(one.facts_at);
@@ -252,6 +262,8 @@ class builder {
   std::size_t items_bytes_, count_ = 0;
   std::byte* memory_ = nullptr;
   layout plan_;
+  fused::arithmetic arithmetic_;
+  fused::matrix_unit unit_;
 };
 
 /// Runs tasks on an executor. What the encoding's own functions throw inside a task would end the program where
@@ -502,7 +514,15 @@ class planned {
   [[nodiscard]] index_t merges() const noexcept { return where_.merges; }
   /// Runs of consecutive positions that the keys are; 0 where they are taken one by one.
   [[nodiscard]] index_t key_runs() const noexcept { return item_.run_count; }
-  /// The instruction set, by Highway's name.
+  /// What forms the products: none where they are products of floats.
+  [[nodiscard]] fused::matrix_unit unit() const noexcept { return item_.tasks.unit; }
+  /// How products are formed on this machine: float32, or in so many pieces of bfloat16.
+  [[nodiscard]] fused::arithmetic arithmetic() const noexcept {
+    constexpr fused::arithmetic by_pieces[] = {fused::arithmetic::float32, fused::arithmetic::bfloat16,
+                                               fused::arithmetic::bfloat16x2, fused::arithmetic::bfloat16x3};
+    return by_pieces[item_.tasks.pieces];
+  }
+  /// The instruction set, by Highway's name, and the matrix unit where one pays: "AVX3_DL+AMX".
   [[nodiscard]] const char* target() const noexcept { return kernels_.name; }
 
   /// Made through fused::plan.
@@ -512,6 +532,8 @@ class planned {
       : kernels_(kernels),
         executor_(how.executor),
         borrowed_(how.memory),
+        arithmetic_(how.arithmetic),
+        unit_(how.unit),
         encoding_(encoding),
         rebuild_([](planned& self, const attention_options& told, const fused::shape& lengths) {
           self.build(*static_cast<const E*>(self.encoding_.get()), told, lengths);
@@ -556,7 +578,7 @@ class planned {
     check_embedded<E, float>(options.is_embedded);
     fused::workspace& scratch = borrowed_ ? *borrowed_ : own_;
     const bool was_planned = std::exchange(is_ready_, false) && is_same;
-    builder making(scratch, kernels_, 1);
+    builder making(scratch, kernels_, 1, arithmetic_, unit_);
     making.add(resolve(options, whole_shape(encoding, options, shape)), shape, encoding);
     making.finish(static_cast<index_t>(executor_.workers()));
     // The table of R(t) lies at the start of what tasks share and depends on the encoding and its own size alone.
@@ -599,6 +621,8 @@ class planned {
   fused::executor_ref executor_;
   fused::workspace own_{};
   fused::workspace* borrowed_ = nullptr;
+  fused::arithmetic arithmetic_;
+  fused::matrix_unit unit_;
   std::byte* memory_ = nullptr;
   item item_{};
   layout where_{};
@@ -641,7 +665,8 @@ class plan : public posenc::detail::fused_plans::planned {
       : plan(encoding, options, shape, execution{.executor = std::forward<X>(by)}) {}
 };
 
-/// The instruction set that fused calls of this translation unit take, by Highway's name: "AVX2", "AVX3", "NEON", …
+/// The instruction set that fused calls of this translation unit take, by Highway's name: "AVX2", "AVX3", "NEON", …; and
+/// the matrix unit where this processor has one that pays: "AVX3_DL+AMX".
 [[nodiscard]] inline const char* target_name() noexcept {
   return posenc::detail::fused_kernels::this_isa::kernels().name;
 }

@@ -18,6 +18,7 @@
 #include <posenc/cache/paged.hpp>
 #include <posenc/cache/q8_0.hpp>
 #include <posenc/cache/quantised.hpp>
+#include <posenc/fused/executor.hpp>
 #include <posenc/positions.hpp>
 #include <posenc/rope/rotation.hpp>
 #include <posenc/views.hpp>
@@ -307,6 +308,9 @@ struct attention_problem {
   distance_bias bias{};
   encoding_callbacks callbacks{};
 
+  fused::arithmetic arithmetic = fused::arithmetic::automatic;  ///< as the call asks
+  fused::matrix_unit unit = fused::matrix_unit::automatic;
+
   static constexpr position no_limit = position{1} << 62;
 
   /// A distance cut to ±2^62, so that a limit can be added to it.
@@ -362,6 +366,8 @@ struct task_plan {
   index_t table_floats = 0;   ///< the table of R(t), at the start of what tasks share
   index_t shared_floats = 0;  ///< scratch shared by the tasks of this problem
   index_t worker_floats = 0;  ///< scratch of each worker
+  fused::matrix_unit unit = fused::matrix_unit::none;  ///< what forms the products
+  index_t pieces = 0;                                  ///< of each number, where a matrix unit does
 };
 
 /// The entry points of one instruction set.
@@ -373,6 +379,7 @@ struct kernel_table {
   void (*merge)(const attention_problem&, const task_plan&, float* shared, float* scratch, index_t task);
   /// The same for the gradient of a call; its run and merge take a backward_problem (backward_problem.hpp).
   kernel_table (*backward)();
+  bool (*has_unit)(fused::matrix_unit) = nullptr;
 };
 
 }  // namespace detail::fused_problem

@@ -91,7 +91,7 @@ template <class Q, class K, class V, class O, class E>
     check_output(shape_of(s.q, s.k, s.v), s.q, s.k, s.v, s.out, s.log_sum_exp);
   }
   check_apart(sequences);
-  builder making(scratch, kernels, batch.items());
+  builder making(scratch, kernels, batch.items(), how.arithmetic, how.unit);
   batch.plan(making, encoding, types_of<Q, K, V, O>());
   making.finish(static_cast<index_t>(how.executor.workers()));
   const std::span<item> items(making.items(), batch.items());
@@ -123,7 +123,7 @@ void run_batch(const kernel_table& kernels, std::span<const fused::sequence<Q, K
   fused::workspace& scratch = how.memory ? *how.memory : own;
   if constexpr (is_joined<K> && is_joined<V> && !settles_by_length<E>)
     if (run_shared(kernels, sequences, encoding, how, scratch)) return;
-  builder making(scratch, kernels, sequences.size());
+  builder making(scratch, kernels, sequences.size(), how.arithmetic, how.unit);
   const encodings_of_batch<E> encodings(encoding, sequences);
   plan_batch(making, sequences, encodings, static_cast<index_t>(how.executor.workers()));
   if (making.where().tasks == 0) return;
@@ -205,11 +205,13 @@ void attention_into(heads_view<Q> q, const K& k, const V& v, const E& encoding,
   fused::attention_batch(std::span<const one_sequence>(&one, 1), encoding, how);
 }
 
-/// Bytes that a workspace over the caller's own memory needs for this batch and an executor of so many
-/// workers. \throws std::invalid_argument, std::out_of_range as the call would
+/// Bytes that a workspace over the caller's own memory needs for this batch, an executor of so many workers, and this
+/// arithmetic. \throws std::invalid_argument, std::out_of_range as the call would
 template <class Q, class K, class V, class O, class E>
 [[nodiscard]] std::size_t workspace_bytes(std::span<const sequence<Q, K, V, O>> sequences, const E& encoding,
-                                          index_t workers = 1) {
+                                          index_t workers = 1,
+                                          fused::arithmetic arithmetic = fused::arithmetic::automatic,
+                                          matrix_unit unit = matrix_unit::automatic) {
   return posenc::detail::with_concrete(encoding, [&](const auto& one) {
     workspace own;
     using concrete = std::remove_cvref_t<decltype(one)>;
@@ -218,14 +220,14 @@ template <class Q, class K, class V, class O, class E>
       const posenc::detail::fused_calls::shared_batch<sequence<Q, K, V, O>> batch(sequences);
       if (batch.shares()) {
         posenc::detail::fused_plans::builder making(own, posenc::detail::fused_kernels::this_isa::kernels(),
-                                                    batch.items());
+                                                    batch.items(), arithmetic, unit);
         batch.plan(making, one, posenc::detail::fused_calls::types_of<Q, K, V, O>());
         making.finish(workers);
         return making.where().bytes + workspace::line;
       }
     }
     posenc::detail::fused_plans::builder making(own, posenc::detail::fused_kernels::this_isa::kernels(),
-                                                sequences.size());
+                                                sequences.size(), arithmetic, unit);
     posenc::detail::fused_calls::plan_batch(
         making, sequences,
         posenc::detail::fused_calls::encodings_of_batch<std::remove_cvref_t<decltype(one)>>(one, sequences),

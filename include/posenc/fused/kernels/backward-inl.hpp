@@ -261,7 +261,7 @@ struct backward_task : prefill_task {
 
   HWY_NOINLINE void attend(index_t head, index_t panel, index_t first_key, row_range keys,
                            const tile_facts& facts, bool partial) const {
-    const score_panel scores = panel_of(head, panel, first_key, keys, facts);
+    const score_panel scores = panel_of(head, panel, first_key, keys, facts, scratch.scores);
     const index_t width = panel_width(), at = column(head, panel), count = scores.keys;
     const index_t lane = scores.scores - scratch.scores, used = lane + scores.queries;
     const float* const tile = scratch.keys + keys.begin * loader.pack.stride;

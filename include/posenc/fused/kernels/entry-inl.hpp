@@ -10,9 +10,11 @@
 #endif
 
 #include <algorithm>
+#include <string>
 
 #include <posenc/fused/kernels/backward-inl.hpp>
 #include <posenc/fused/kernels/decode-inl.hpp>
+#include <posenc/fused/kernels/matrix_prefill-inl.hpp>
 #include <posenc/fused/kernels/prefill-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
@@ -40,6 +42,7 @@ HWY_INLINE index_t table_floats(const attention_problem& problem, const task_pla
 
 inline HWY_NOINLINE void plan_prefill(const attention_problem& problem, const packed_head& pack,
                                       task_plan& result) {
+  choose_unit(problem, result);
   result.heads_per_task = (std::min)(problem.group, prefill_heads);
   result.head_chunks = (problem.group + result.heads_per_task - 1) / result.heads_per_task;
   const index_t most_rows =
@@ -47,7 +50,7 @@ inline HWY_NOINLINE void plan_prefill(const attention_problem& problem, const pa
   result.rows = (std::min)(most_rows, round_up(problem.query_tokens, panel_width()));
   result.tiles = (problem.query_tokens + result.rows - 1) / result.rows;
   result.tasks = result.tiles * result.head_chunks * problem.kv_heads;
-  result.worker_floats = prefill_scratch(nullptr, problem, pack, result.heads_per_task, result.rows).floats;
+  result.worker_floats = prefill_floats(problem, pack, result);
   result.table_floats = table_floats(problem, result);
   result.shared_floats = result.table_floats;
 }
@@ -71,11 +74,12 @@ inline HWY_NOINLINE void plan_stack(const attention_problem& problem, const pack
                                     task_plan& result) {
   const index_t columns = problem.group * problem.query_tokens;
   result.stacked = true;
+  choose_unit(problem, result);
   const index_t chunks = (columns + stacked_columns(problem) - 1) / stacked_columns(problem);
   result.rows = round_up((columns + chunks - 1) / chunks, panel_width());
   result.head_chunks = (columns + result.rows - 1) / result.rows;
   split_keys(problem, problem.kv_heads * result.head_chunks, prefill_keys, result);
-  result.worker_floats = prefill_scratch(nullptr, problem, pack, 1, result.rows).floats;
+  result.worker_floats = prefill_floats(problem, pack, result);
 }
 
 inline HWY_NOINLINE task_plan plan(const attention_problem& problem) {
@@ -134,14 +138,22 @@ inline HWY_NOINLINE void run_decode(const attention_problem& problem, const task
     work.write_rows();
 }
 
+/// Runs a prefill task; `to` takes the state of its rows, where their keys are split.
+inline HWY_NOINLINE void run_tiles(const prefill_task& task, const task_plan& plan, float* scratch,
+                                   float* to = nullptr) {
+  if (plan.pieces > 0)
+    run_on_unit(task, plan, scratch, to);
+  else
+    task.run(task, to);
+}
+
 inline HWY_NOINLINE void run_prefill(const attention_problem& problem, const task_plan& plan,
                                      const key_loader& loader, float* scratch, index_t task) {
   // The last tile sees most under a causal mask: it goes first, so that the short ones fill the end.
   const index_t tile = plan.tiles - 1 - task / (plan.head_chunks * problem.kv_heads);
-  const prefill_task work =
-      prefill_task_of(problem, plan, loader, scratch, tile, task % (plan.head_chunks * problem.kv_heads));
-  work.attend_all();
-  work.write_rows();
+  run_tiles(
+      prefill_task_of(problem, plan, loader, scratch, tile, task % (plan.head_chunks * problem.kv_heads)),
+      plan, scratch);
 }
 
 inline HWY_NOINLINE void run_stack(const attention_problem& problem, const task_plan& plan,
@@ -151,7 +163,7 @@ inline HWY_NOINLINE void run_stack(const attention_problem& problem, const task_
   const index_t rows = (std::min)(plan.rows, problem.group * problem.query_tokens - first_row);
   const prefill_task work{problem,
                           loader,
-                          prefill_scratch(scratch, problem, loader.pack, 1, plan.rows),
+                          scratch_of(plan, scratch, problem, loader.pack),
                           kv_head,
                           kv_head * problem.group,
                           1,
@@ -162,11 +174,7 @@ inline HWY_NOINLINE void run_stack(const attention_problem& problem, const task_
                           0,
                           problem.query_tokens,
                           keys_of_split(plan, task % plan.tiles)};
-  work.attend_all();
-  if (plan.merges > 0)
-    work.write_partials(partials_of(problem, plan, shared, task));
-  else
-    work.write_rows();
+  run_tiles(work, plan, scratch, plan.merges > 0 ? partials_of(problem, plan, shared, task) : nullptr);
 }
 
 inline HWY_NOINLINE void run(const attention_problem& problem, const task_plan& plan, float* shared,
@@ -281,14 +289,26 @@ inline HWY_NOINLINE void merge_backward(const attention_problem& problem, const 
                       backward_sum_floats(problem, loader.pack), full.collected_by(plan.tasks + task));
 }
 
+/// Highway's name of this instruction set; with a matrix unit that pays, "AVX3_DL+AMX".
+inline HWY_NOINLINE const char* target_name() {
+#if defined(POSENC_FUSED_X86_UNITS)
+  const auto with = [](const char* unit) {
+    static const std::string name = std::string(hwy::TargetName(HWY_TARGET)) + unit;
+    return name.c_str();
+  };
+  const fused_units::processor& processor = fused_units::this_processor();
+  if (processor.has_amx) return with("+AMX");
+  if (processor.is_fast_at_avx512_bf16) return with("+AVX512_BF16");
+#endif
+  return hwy::TargetName(HWY_TARGET);
+}
+
 inline kernel_table backward_table() {
-  return {hwy::TargetName(HWY_TARGET), plan_backward, prepare, run_backward, merge_backward, nullptr};
+  return {target_name(), plan_backward, prepare, run_backward, merge_backward, nullptr, has_unit};
 }
 
 /// The entry points of this instruction set.
-inline kernel_table table() {
-  return {hwy::TargetName(HWY_TARGET), plan, prepare, run, merge, backward_table};
-}
+inline kernel_table table() { return {target_name(), plan, prepare, run, merge, backward_table, has_unit}; }
 
 }  // namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -6,6 +6,7 @@
 /// | function | range | largest error |
 /// |---|---|---|
 /// | exp4_of | x ≤ 0, −∞, NaN | 1.2e-7 relative; exactly 0 below 2^−100, so that no product with a weight is denormal; NaN of NaN |
+/// | short_exp4_of | the same | 1.1e-4 relative |
 /// | cos_sin_of_phase | every 32-bit phase | 1.2e-7 absolute |
 /// | tanh_of | every float | 2.5e-7 relative |
 #if defined(POSENC_FUSED_MATH_INL_HPP) == defined(HWY_TARGET_TOGGLE)
@@ -36,19 +37,32 @@ HWY_INLINE float_vector zero_unless_nan(float_vector x) {
 /// 4^x for x ≤ 0 (scores carry ½·log2 e, see score_unit): a minimax polynomial of 2x on [−½, ½], the exponent added
 /// as an integer. Adding 1.5·2^23 leaves the nearest whole number in the low bits; it is taken off again as an
 /// integer, for under -ffast-math the compiler would take it off itself.
-HWY_INLINE float_vector exp4_of(float_vector x) {
+template <class Polynomial>
+HWY_INLINE float_vector exp4_by(float_vector x, const Polynomial& polynomial) {
   const float_tag d;
   const hn::RebindToSigned<float_tag> whole_tag;
   const auto whole = hn::Sub(hn::BitCast(whole_tag, hn::MulAdd(x, constant(2.0f), constant(12582912.0f))),
                              hn::Set(whole_tag, std::int32_t{0x4b400000}));
-  const float_vector f = hn::MulSub(x, constant(2.0f), hn::ConvertTo(d, whole));
-  float_vector p = hn::MulAdd(constant(0.0013276472632f), f, constant(0.00967554134312f));
-  p = hn::MulAdd(p, f, constant(0.0555071327186f));
-  p = hn::MulAdd(p, f, constant(0.240221197237f));
-  p = hn::MulAdd(p, f, constant(0.693146967065f));
-  p = hn::MulAdd(p, f, constant(1.0f));
+  const float_vector p = polynomial(hn::MulSub(x, constant(2.0f), hn::ConvertTo(d, whole)));
   const float_vector power = hn::BitCast(d, hn::Add(hn::BitCast(whole_tag, p), hn::ShiftLeft<23>(whole)));
   return hn::IfThenElse(hn::Ge(x, constant(-50.0f)), power, zero_unless_nan(x));
+}
+HWY_INLINE float_vector exp4_of(float_vector x) {
+  return exp4_by(x, [](float_vector f) HWY_ATTR {
+    float_vector p = hn::MulAdd(constant(0.0013276472632f), f, constant(0.00967554134312f));
+    p = hn::MulAdd(p, f, constant(0.0555071327186f));
+    p = hn::MulAdd(p, f, constant(0.240221197237f));
+    p = hn::MulAdd(p, f, constant(0.693146967065f));
+    return hn::MulAdd(p, f, constant(1.0f));
+  });
+}
+/// The same for weights that become bfloat16.
+HWY_INLINE float_vector short_exp4_of(float_vector x) {
+  return exp4_by(x, [](float_vector f) HWY_ATTR {
+    float_vector p = hn::MulAdd(constant(0.0550090057f), f, constant(0.242211148f));
+    p = hn::MulAdd(p, f, constant(0.69328294f));
+    return hn::MulAdd(p, f, constant(1.0f));
+  });
 }
 
 /// cos and sin of phases in 2^−32 of a turn. The nearest quarter turn comes off in integers.

@@ -23,6 +23,7 @@
 #include <posenc/fused/kernels/finish-inl.hpp>
 #include <posenc/fused/kernels/relative-inl.hpp>
 #include <posenc/fused/kernels/splits-inl.hpp>
+#include <posenc/fused/units/tiles-inl.hpp>
 
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
@@ -49,11 +50,12 @@ struct prefill_scratch {
   relative_scratch relative{};
   index_t output_stride = 0, floats = 0;
 
+  /// \param multiple of the channels that are kept of an output row
   prefill_scratch(float* memory, const attention_problem& problem, const packed_head& pack, index_t heads,
-                  index_t rows_of_head) {
+                  index_t rows_of_head, index_t multiple = 1) {
     const index_t width = panel_width();
     const index_t columns = heads * rows_of_head;
-    output_stride = round_up(problem.value_dim, width);
+    output_stride = round_up(problem.value_dim, (std::max)(width, multiple));
     const auto take = [&](index_t count) {
       float* const part = memory ? memory + floats : nullptr;
       floats += round_up(count, 64) +
@@ -202,15 +204,16 @@ struct prefill_task {
     bool keys_run, queries_run, finite_values;
   };
 
-  /// One panel against rows `keys` of the tile of keys that lies in scratch.
+  /// One panel against rows `keys` of the tile of keys at hand, its scores at `scores`.
   [[nodiscard]] HWY_INLINE score_panel panel_of(index_t head, index_t panel, index_t first_key,
-                                                row_range keys, const tile_facts& facts) const {
+                                                row_range keys, const tile_facts& facts,
+                                                float* scores) const {
     const row_range inside = panel_rows(panel);
     // A panel that begins before the first token has no position for lane 0: element by element there.
     const index_t lane = inside.begin - panel * panel_width();
     const bool whole = lane == 0;
     return {problem,
-            scratch.scores + lane,
+            scores + lane,
             first_head + head,
             first_row + inside.begin,
             inside.end - inside.begin,
@@ -223,18 +226,19 @@ struct prefill_task {
             stacked};
   }
 
-  /// S of one panel, with bias and mask; false where nothing is seen. `keys` are rows of the tile, `queries` the columns
-  /// of the panel. Where a softcap acts and `slopes` is given, it becomes the derivative of the cap.
-  HWY_NOINLINE bool score(const score_panel& scores, const float* queries, row_range keys, bool partial,
-                          float* slopes = nullptr) const {
-    const index_t width = panel_width(), count = scores.keys;
-    float* const elements =
-        problem.has_elements() ? scratch.elements + (scores.scores - scratch.scores) : nullptr;
-    sight elements_seen = sight::all;
-    if (problem.has_elements()) elements_seen = fill_elements(scores, elements, scratch.element_buffer);
-    if (elements_seen == sight::none) return false;
+  /// What elements add to the scores of a panel, whose first lane is a query at `lane`.
+  [[nodiscard]] HWY_INLINE float* elements_at(index_t lane) const { return scratch.elements + lane; }
+  /// Looks at a panel's elements before the product: `none` where nothing is seen.
+  [[nodiscard]] HWY_INLINE sight look_at_elements(const score_panel& scores, index_t lane) const {
+    return problem.has_elements() ? fill_elements(scores, elements_at(lane), scratch.element_buffer)
+                                  : sight::all;
+  }
 
-    multiply_keys(keys, queries);
+  /// Makes q·k of a panel, its scores from `first` on, into scores: relative keys, softcap, bias, mask. Where a softcap
+  /// acts and `slopes` is given, it becomes the derivative of the cap.
+  HWY_NOINLINE void complete(const score_panel& scores, float* first, const float* queries,
+                             sight elements_seen, bool partial, float* slopes = nullptr) const {
+    const index_t size = scores.keys * panel_width();
     if (problem.callbacks.relative_key) {
       if (can_multiply_relative_keys(scores))
         multiply_relative_keys(scores, queries, scratch.relative);
@@ -242,19 +246,29 @@ struct prefill_task {
         add_relative_keys(scores);
     }
     if (problem.softcap > 0) {
-      cap_scores(problem, scratch.scores, count * width);
-      if (slopes) slopes_of_cap(problem, scratch.scores, count * width, slopes);
+      cap_scores(problem, first, size);
+      if (slopes) slopes_of_cap(problem, first, size, slopes);
     }
     if (problem.bias.kind != distance_bias::form::none) add_distance_bias(scores);
-    if (elements_seen == sight::some) add_elements(scores, elements);
+    if (elements_seen == sight::some) add_elements(scores, elements_at(scores.scores - first));
     if (partial) mask_scores(scores);
+  }
+
+  /// S of one panel, with bias and mask; false where nothing is seen. `keys` are rows of the tile, `queries` the columns
+  /// of the panel.
+  HWY_NOINLINE bool score(const score_panel& scores, const float* queries, row_range keys, bool partial,
+                          float* slopes = nullptr) const {
+    const sight elements_seen = look_at_elements(scores, scores.scores - scratch.scores);
+    if (elements_seen == sight::none) return false;
+    multiply_keys(keys, queries, scratch.scores);
+    complete(scores, scratch.scores, queries, elements_seen, partial, slopes);
     return true;
   }
 
   /// S, softmax and O of one panel.
   HWY_NOINLINE void attend(index_t head, index_t panel, index_t first_key, row_range keys,
                            const tile_facts& facts, bool partial) const {
-    const score_panel scores = panel_of(head, panel, first_key, keys, facts);
+    const score_panel scores = panel_of(head, panel, first_key, keys, facts, scratch.scores);
     const index_t at = column(head, panel), lane = scores.scores - scratch.scores;
     if (!score(scores, scratch.queries + at * loader.pack.steps, keys, partial)) return;
     softmax_panel(scratch.scores, scores.keys, scratch.largest + at, scratch.total + at, scratch.keep);
@@ -264,7 +278,10 @@ struct prefill_task {
     if (facts.finite_values)
       add_values(lanes_used.end, keys, output);
     else
-      add_seen_values(lanes_used, keys, output);
+      add_seen_values(lanes_used, keys, scratch.scores, [&](index_t x, index_t c, float sum) {
+        float& to_sum = output[x * scratch.output_stride + c];
+        to_sum = scratch.keep[x] * to_sum + sum;
+      });
     if (problem.callbacks.relative_value) {
       float* const first = output + lane * scratch.output_stride;
       if (scores.run)
@@ -275,7 +292,7 @@ struct prefill_task {
   }
 
   /// S = K·Qᵀ of a panel. Wide heads in pieces, so that a piece of the queries stays in the L1 cache.
-  HWY_INLINE void multiply_keys(row_range keys_of_tile, const float* queries) const {
+  HWY_INLINE void multiply_keys(row_range keys_of_tile, const float* queries, float* scores) const {
     constexpr float ones[] = {1, 1, 1, 1, 1, 1, 1, 1};
     const index_t width = panel_width(), steps = loader.pack.steps, stride = loader.pack.stride;
     const index_t piece = steps <= widest_piece ? steps : widest_piece;
@@ -283,8 +300,7 @@ struct prefill_task {
       const product_shape shape{(std::min)(piece, steps - c), stride, 1, width, width};
       for (index_t t = keys_of_tile.begin; t < keys_of_tile.end; t += block_rows)
         product((std::min)(keys_of_tile.end - t, block_rows), shape, scratch.keys + t * stride + c,
-                queries + c * width, c > 0 ? ones : nullptr,
-                scratch.scores + (t - keys_of_tile.begin) * width);
+                queries + c * width, c > 0 ? ones : nullptr, scores + (t - keys_of_tile.begin) * width);
     }
   }
 
@@ -301,46 +317,70 @@ struct prefill_task {
   }
 
   /// The same without a product of zero: where values are infinite or NaN, a query must not meet
-  /// those it does not see.
-  HWY_NOINLINE void add_seen_values(row_range queries, row_range keys, float* output) const {
+  /// those it does not see. Calls put(query, channel, Σ weight·value); `weights` begin with the first of the keys.
+  template <class Put>
+  HWY_NOINLINE void add_seen_values(row_range queries, row_range keys, const float* weights,
+                                    const Put& put) const {
     const index_t width = panel_width();
     for (index_t x = queries.begin; x < queries.end; ++x)
       for (index_t c = 0; c < problem.value_dim; ++c) {
         float sum = 0;
         for (index_t t = 0; t < keys.end - keys.begin; ++t) {
-          const float weight = scratch.scores[t * width + x];
+          const float weight = weights[t * width + x];
           const index_t place = (c / width * prefill_keys + keys.begin + t) * width + c % width;
           if (weight != 0) sum += weight * scratch.values[place];
         }
-        float& to = output[x * scratch.output_stride + c];
-        to = scratch.keep[x] * to + sum;
+        put(x, c, sum);
       }
   }
 
-  HWY_NOINLINE void write_rows() const {
-    constexpr index_t rows_ahead = 8;
-    for (index_t r = 0; r < rows; ++r) {
-      const bool is_token = r >= tokens.begin && r < tokens.end;
-      for (index_t h = 0; h < heads; ++h) {
-        const index_t head = head_of(h, r), row = query_of(r);
-        if (r + rows_ahead < rows)
-          fetch_to_write(problem.out.row(query_of(r + rows_ahead), head_of(h, r + rows_ahead)),
-                         problem.value_dim * bytes_of(problem.out.type));
-        const index_t at = column(h, r / panel_width()) + r % panel_width();
-        finish_row(problem, head, row,
-                   {scratch.largest[at], scratch.total[at], scratch.output + at * scratch.output_stride,
-                    is_token, is_token ? bias_left_out(problem, head, scratch.nearest[r]) : 0});
-      }
+  /// Output rows [query][output_stride] of a panel of a head, as they lie.
+  [[nodiscard]] HWY_INLINE const float* output_of(index_t head, index_t panel) const {
+    return scratch.output + column(head, panel) * scratch.output_stride;
+  }
+
+  /// Calls with(first row, end, address of the output rows of each head) for every panel; `task` has the outputs.
+  template <class Task, class With>
+  HWY_INLINE void for_each_panel(const Task& task, With&& with) const {
+    const float* outputs[prefill_heads];
+    for (index_t panel = 0, first = 0; first < rows; ++panel, first += panel_width()) {
+      for (index_t h = 0; h < heads; ++h) outputs[h] = task.output_of(h, panel);
+      with(first, (std::min)(first + panel_width(), rows), outputs);
     }
+  }
+
+  template <class Task>
+  HWY_NOINLINE void write_rows(const Task& task) const {
+    constexpr index_t rows_ahead = 8;
+    for_each_panel(task, [&](index_t first, index_t end, const float* const* outputs) HWY_ATTR {
+      for (index_t r = first; r < end; ++r) {
+        const bool is_token = r >= tokens.begin && r < tokens.end;
+        for (index_t h = 0; h < heads; ++h) {
+          const index_t head = head_of(h, r), row = query_of(r);
+          if (r + rows_ahead < rows)
+            fetch_to_write(problem.out.row(query_of(r + rows_ahead), head_of(h, r + rows_ahead)),
+                           problem.value_dim * bytes_of(problem.out.type));
+          const index_t at = column(h, 0) + r;
+          finish_row(
+              problem, head, row,
+              {scratch.largest[at], scratch.total[at], outputs[h] + (r - first) * scratch.output_stride,
+               is_token, is_token ? bias_left_out(problem, head, scratch.nearest[r]) : 0});
+        }
+      }
+    });
   }
 
   /// The state of every row of a stack, for merge_partials.
-  HWY_NOINLINE void write_partials(float* to) const {
-    for (index_t r = 0; r < rows; ++r, to += partial_stride(problem)) {
-      std::copy_n(scratch.output + r * scratch.output_stride, scratch.output_stride, to);
-      to[scratch.output_stride] = scratch.largest[r];
-      to[scratch.output_stride + 1] = scratch.total[r];
-    }
+  template <class Task>
+  HWY_NOINLINE void write_partials(const Task& task, float* to) const {
+    const index_t channels = round_up(problem.value_dim, panel_width());
+    for_each_panel(task, [&](index_t first, index_t end, const float* const* outputs) {
+      for (index_t r = first; r < end; ++r, to += partial_stride(problem)) {
+        std::copy_n(outputs[0] + (r - first) * scratch.output_stride, channels, to);
+        to[channels] = scratch.largest[r];
+        to[channels + 1] = scratch.total[r];
+      }
+    });
   }
 
   /// Rows of a run of keys that some query of a panel sees, and those that every query sees by mask and window.
@@ -369,9 +409,9 @@ struct prefill_task {
     return load_values(problem, kv_head, first, count, prefill_keys, scratch.values);
   }
 
-  /// All keys of one run of consecutive positions; `task` loads tiles and attends to them.
+  /// All keys of one run of consecutive positions; `task` loads tiles, attends to them panel by panel, and ends them.
   template <class Task>
-  HWY_NOINLINE void attend_run(const Task& task, const key_run& run) const {
+  HWY_NOINLINE void attend_run(Task& task, const key_run& run) const {
     look_at(run);
     panel_sight sights[most_panels];
     row_range whole{run.begin, run.begin};
@@ -400,13 +440,14 @@ struct prefill_task {
         for (index_t h = 0; h < heads; ++h)
           task.attend(h, panel, begin, {seen.begin - begin, seen.end - begin}, facts, partial);
       }
+      if (loaded) task.end_tile();
       first = tile.end;
     }
   }
 
   /// Keys whose positions are scattered, element by element.
   template <class Task>
-  HWY_NOINLINE void attend_scattered(const Task& task) const {
+  HWY_NOINLINE void attend_scattered(Task& task) const {
     for (index_t first = problem.valid_keys.begin; first < problem.valid_keys.end; first += prefill_keys) {
       const index_t count = (std::min)(prefill_keys, problem.valid_keys.end - first);
       const position_span keys = span_of(problem.keys, first, count);
@@ -425,12 +466,13 @@ struct prefill_task {
         for (index_t h = 0; h < heads; ++h)
           task.attend(h, panel, first, {0, count}, facts, seen == sight::some);
       }
+      if (loaded) task.end_tile();
     }
   }
 
   /// All keys of the task, in order.
   template <class Task>
-  HWY_INLINE void attend_keys(const Task& task) const {
+  HWY_INLINE void attend_keys(Task& task) const {
     if (problem.bias.kind == distance_bias::form::linear)
       for (index_t r = tokens.begin; r < tokens.end; ++r)
         scratch.nearest[r] = nearest_distance(problem, query_of(r));
@@ -445,15 +487,32 @@ struct prefill_task {
     }
   }
 
-  /// All of the task but its results.
-  HWY_NOINLINE void attend_all() const {
+  /// Everything that panels left for later is done by then.
+  HWY_INLINE void end_tile() const {}
+
+  HWY_INLINE void begin() const {
+    std::fill_n(scratch.output, heads * panels * panel_width() * scratch.output_stride, 0.0f);
+    pack_queries();
+  }
+  /// All of the task; `to` takes the state of its rows, where their keys are split.
+  template <class Task>
+  HWY_NOINLINE void run(Task& task, float* to = nullptr) const {
     if (tokens.begin < tokens.end) {
-      std::fill_n(scratch.output, heads * panels * panel_width() * scratch.output_stride, 0.0f);
-      pack_queries();
-      attend_keys(*this);
+      task.begin();
+      attend_keys(task);
     }
+    if (to)
+      write_partials(task, to);
+    else
+      write_rows(task);
   }
 };
+
+HWY_INLINE prefill_scratch scratch_of(const task_plan& plan, float* memory, const attention_problem& problem,
+                                      const packed_head& pack) {
+  return prefill_scratch(memory, problem, pack, plan.heads_per_task, plan.rows,
+                         plan.pieces > 0 ? block_tile_rows : 1);
+}
 
 /// The task of tile `tile` of the queries and chunk `chunk` of the heads, chunks of a KV head side by side.
 inline HWY_NOINLINE prefill_task prefill_task_of(const attention_problem& problem, const task_plan& plan,
@@ -470,7 +529,7 @@ inline HWY_NOINLINE prefill_task prefill_task_of(const attention_problem& proble
                               : (tokens.begin < tokens.end ? problem.queries[first_row + tokens.begin] : 0);
   return {problem,
           loader,
-          prefill_scratch(scratch, problem, loader.pack, plan.heads_per_task, plan.rows),
+          scratch_of(plan, scratch, problem, loader.pack),
           kv_head,
           kv_head * problem.group + in_group,
           (std::min)(plan.heads_per_task, problem.group - in_group),

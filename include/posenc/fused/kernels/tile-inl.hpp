@@ -79,18 +79,22 @@ HWY_INLINE auto exponents_of(float_vector x) {
   return hn::And(hn::BitCast(du, x), hn::Set(du, 0x7f800000u));
 }
 
-/// True when none of these exponents, or the largest of several, is that of an infinity or a NaN.
+/// The exponent of infinities and NaNs in place, and that of 2^60: products of smaller numbers, and their sums, are far
+/// from either end of float.
+inline constexpr std::uint32_t no_number = 0x7f800000u, huge_number = 0x5d800000u;
+
+/// True when none of these exponents, or the largest of several, reaches `limit`.
 template <class Exponents>
-HWY_INLINE bool are_finite(Exponents exponents) {
+HWY_INLINE bool are_below(std::uint32_t limit, Exponents exponents) {
   const hn::RebindToUnsigned<float_tag> du;
-  return hn::AllTrue(du, hn::Lt(exponents, hn::Set(du, 0x7f800000u)));
+  return hn::AllTrue(du, hn::Lt(exponents, hn::Set(du, limit)));
 }
 
 /// False when one of `count` floats, whole vectors of them, is infinite or NaN.
 HWY_INLINE bool all_finite(const float* from, index_t count) {
   auto exponents = exponents_of(hn::Zero(float_tag()));
   for (index_t n = 0; n < count; n += lanes()) exponents = hn::Max(exponents, exponents_of(load(from + n)));
-  return are_finite(exponents);
+  return are_below(no_number, exponents);
 }
 
 /// Rotates a value or an output in the order of memory, back where `back`, by angles without a factor.
@@ -110,9 +114,10 @@ inline HWY_NOINLINE void rotate_value(const rotation& rotary, const token_place&
 
 /// Values [row, row + count) of a KV head as panels of 2·lanes channels, [panel][key][2·lanes] with
 /// `keys_per_panel` keys each, zeros after the last channel. Compact panels, because rows of a cache lie a
-/// power of two apart more often than not. False when one of them is infinite or NaN.
+/// power of two apart more often than not. False when the exponent of one of them reaches `limit`.
 inline HWY_NOINLINE bool load_values(const attention_problem& problem, index_t kv_head, index_t row,
-                                     index_t count, index_t keys_per_panel, float* tile) {
+                                     index_t count, index_t keys_per_panel, float* tile,
+                                     std::uint32_t limit = no_number) {
   const index_t width = 2 * lanes();
   const bool rotates = problem.rotates_values() && !problem.keys_are_rotated;
   auto exponents = exponents_of(hn::Zero(float_tag()));
@@ -138,7 +143,7 @@ inline HWY_NOINLINE bool load_values(const attention_problem& problem, index_t k
     rotate_value(*problem.rotary, place_of(problem.keys, row + t), false, natural);
     put(static_cast<const float*>(natural));
   }
-  return are_finite(exponents);
+  return are_below(limit, exponents);
 }
 
 /// Query row `row` of `head`, rotated to its position and multiplied by `factor`, in the order of packed keys.
