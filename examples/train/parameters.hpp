@@ -11,8 +11,6 @@
 #include <string>
 #include <vector>
 
-#include <Eigen/Core>
-
 #include <posenc/errors.hpp>
 #include <posenc/views.hpp>
 
@@ -20,15 +18,12 @@ namespace train {
 
 using matrix = posenc::row_major_matrix<float>;
 using posenc::index_t;
+using posenc::detail::require;
 
 /// A matrix that is learned. `mean` and `square` are Adam's running means of the gradient and of its square.
 struct parameter {
   std::string name;
-  matrix value, gradient{}, mean{}, square{};
-
-  parameter(std::string called, matrix start) : name(std::move(called)), value(std::move(start)) {
-    gradient = mean = square = matrix::Zero(value.rows(), value.cols());
-  }
+  matrix value, gradient = matrix::Zero(value.rows(), value.cols()), mean = gradient, square = gradient;
 };
 
 /// Kingma and Ba 2015, arXiv:1412.6980, with gradients cut to a norm, a linear warm-up and a cosine down to a tenth.
@@ -42,14 +37,12 @@ struct adam {
     const double done = static_cast<double>(step - warm_up) / (std::max)(1, steps - warm_up);
     return rate * (0.55 + 0.45 * std::cos(3.14159265358979 * (std::min)(done, 1.0)));
   }
-
   void update(const std::vector<parameter*>& all, int step, int steps) const {
     double norm = 0;
     for (const parameter* p : all) norm += static_cast<double>(p->gradient.squaredNorm());
-    const double scale = (std::min)(1.0, largest_norm / (std::sqrt(norm) + 1e-12));
+    const auto shrink = static_cast<float>((std::min)(1.0, largest_norm / (std::sqrt(norm) + 1e-12)));
     const double first = 1 - std::pow(beta1, step + 1), second = 1 - std::pow(beta2, step + 1);
-    const auto shrink = static_cast<float>(scale), b1 = static_cast<float>(beta1),
-               b2 = static_cast<float>(beta2);
+    const auto b1 = static_cast<float>(beta1), b2 = static_cast<float>(beta2);
     const auto rate_now = static_cast<float>(rate_at(step, steps) * std::sqrt(second) / first);
     const auto smallest = static_cast<float>(epsilon * std::sqrt(second));
     for (parameter* p : all) {
@@ -66,40 +59,37 @@ struct adam {
 /// not interrupted, since batches depend on the seed and the step alone.
 inline void save(const std::string& file, const std::vector<parameter*>& all, std::int64_t step) {
   const std::string half = file + ".part";  // an interrupted write leaves the old checkpoint
-  {
-    std::ofstream out(half, std::ios::binary);
-    out.write("posenctr", 8).write(reinterpret_cast<const char*>(&step), sizeof step);
-    for (const parameter* p : all) {
-      const std::int64_t shape[] = {p->value.rows(), p->value.cols()};
-      out.write(reinterpret_cast<const char*>(shape), sizeof shape);
-      for (const matrix* m : {&p->value, &p->mean, &p->square})
-        out.write(reinterpret_cast<const char*>(m->data()), m->size() * static_cast<index_t>(sizeof(float)));
-    }
-    posenc::detail::require(out.good(), "--checkpoint: ", half, " cannot be written");
+  std::ofstream out(half, std::ios::binary);
+  const auto put = [&out](const auto* numbers, index_t count) {
+    out.write(reinterpret_cast<const char*>(numbers), count * static_cast<index_t>(sizeof *numbers));
+  };
+  put("posenctr", 8), put(&step, 1);
+  for (const parameter* p : all) {
+    const std::int64_t shape[] = {p->value.rows(), p->value.cols()};
+    put(shape, 2);
+    for (const matrix* m : {&p->value, &p->mean, &p->square}) put(m->data(), m->size());
   }
-  posenc::detail::require(std::rename(half.c_str(), file.c_str()) == 0, "--checkpoint: ", file,
-                          " cannot be written");
+  out.close();
+  require(out && std::rename(half.c_str(), file.c_str()) == 0, "--checkpoint: ", file, " cannot be written");
 }
 /// \returns the step to go on with. \throws std::invalid_argument when the file is of another model
-inline std::int64_t load(const std::string& file, const std::vector<parameter*>& all) {
+inline int load(const std::string& file, const std::vector<parameter*>& all) {
   std::ifstream in(file, std::ios::binary);
-  char magic[8]{};
-  std::int64_t step = 0;
-  in.read(magic, 8).read(reinterpret_cast<char*>(&step), sizeof step);
-  posenc::detail::require(in.good() && std::equal(magic, magic + 8, "posenctr"), "--resume: ", file,
-                          " is no checkpoint of this program");
+  const auto get = [&in](auto* numbers, index_t count) {
+    in.read(reinterpret_cast<char*>(numbers), count * static_cast<index_t>(sizeof *numbers));
+  };
+  std::string magic(8, ' ');
+  std::int64_t step = 0, shape[2]{};
+  get(magic.data(), 8), get(&step, 1);
+  require(in && magic == "posenctr", "--resume: ", file, " is no checkpoint of this program");
   for (parameter* p : all) {
-    std::int64_t shape[2]{};
-    in.read(reinterpret_cast<char*>(shape), sizeof shape);
-    posenc::detail::require(in.good() && shape[0] == p->value.rows() && shape[1] == p->value.cols(),
-                            "--resume: ", file, ": ", p->name, " is ", shape[0], " x ", shape[1],
-                            " there and ", p->value.rows(), " x ", p->value.cols(), " here");
-    for (matrix* m : {&p->value, &p->mean, &p->square})
-      in.read(reinterpret_cast<char*>(m->data()), m->size() * static_cast<index_t>(sizeof(float)));
+    get(shape, 2);
+    require(in && shape[0] == p->value.rows() && shape[1] == p->value.cols(), "--resume: ", file, ": ",
+            p->name, " is ", shape[0], " x ", shape[1], ", not ", p->value.rows(), " x ", p->value.cols());
+    for (matrix* m : {&p->value, &p->mean, &p->square}) get(m->data(), m->size());
   }
-  posenc::detail::require(in.good() && in.peek() == std::ifstream::traits_type::eof(), "--resume: ", file,
-                          " is shorter or longer than this model's checkpoints");
-  return step;
+  require(in && in.peek() == EOF, "--resume: ", file, " is shorter or longer than this model's checkpoints");
+  return static_cast<int>(step);
 }
 
 }  // namespace train

@@ -79,6 +79,23 @@ TEST(rope_by_length, follows_the_length_that_a_plan_is_told) {
   }
 }
 
+TEST(rope_by_length, follows_the_length_that_a_plan_of_the_gradient_is_told) {
+  const posenc::rope_by_length<float> rope{options_of_rope(), ntk()};
+  const auto x = random_matrix<float>(40, 32, 1), d_out = random_matrix<float>(40, 32, 2);
+  posenc::attention_options options{.heads = 2, .head_dim = 16, .mask = posenc::causal, .context_length = 12};
+  posenc::fused::backward_plan plan(rope, options, {.queries = 40, .keys = 40});
+  for (const position length : {40, 12}) {
+    options.context_length = length;
+    plan.reshape(options, 40, 40);
+    const posenc::rope<float> settled{options_of_rope(), ntk(), length};
+    const auto forward = posenc::fused::attention_with_log_sum_exp(x, x, x, settled, options);
+    posenc::attention_gradients<float> found;
+    plan.run_backward(x, x, x, forward, d_out, found);
+    const auto wanted = posenc::fused::attention_backward(x, x, x, forward, d_out, settled, options);
+    EXPECT_TRUE(found.q == wanted.q && found.k == wanted.k && found.v == wanted.v) << length;
+  }
+}
+
 TEST(rope_by_length, needs_the_length) {
   const posenc::rope_by_length<float> rope{options_of_rope(), ntk()};
   const auto x = random_matrix<float>(4, 32, 1);

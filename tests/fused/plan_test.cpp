@@ -276,6 +276,142 @@ TEST(plan, refuses_in_words_what_does_not_fit) {
       std::invalid_argument, "bias_reach() of this encoding is -1");
 }
 
+/// A training step's tensors, the forward's results among them.
+struct training_step {
+  attention_options options{.heads = 6, .kv_heads = 2, .mask = posenc::causal};
+  row_major_matrix<float> q, k, v, d_out;
+  posenc::attention_result<float> forward{};
+
+  template <class E>
+  training_step(const E& encoding, index_t queries, index_t keys, std::span<const double> sinks = {})
+      : q(random_matrix<float>(queries, 6 * 32, 1)),
+        k(random_matrix<float>(keys, 2 * 32, 2)),
+        v(random_matrix<float>(keys, 2 * 24, 3)),
+        d_out(random_matrix<float>(queries, 6 * 24, 4)) {
+    options.sinks = sinks;
+    forward = posenc::fused::attention_with_log_sum_exp(q, k, v, encoding, options);
+  }
+  [[nodiscard]] posenc::fused::shape shape() const {
+    return {.queries = q.rows(), .keys = k.rows(), .head_dim = 32, .value_dim = 24};
+  }
+  /// Its views, with room for gradients in `to`.
+  [[nodiscard]] posenc::backward_sequence<float> views(posenc::attention_gradients<float>& to) const {
+    to.q.resize(q.rows(), q.cols()), to.k.resize(k.rows(), k.cols()), to.v.resize(v.rows(), v.cols());
+    return {.q = posenc::as_heads(q, 6),
+            .k = posenc::as_heads(k, 2),
+            .v = posenc::as_heads(v, 2),
+            .out = posenc::as_heads(forward.output, 6),
+            .log_sum_exp = {forward.log_sum_exp.data(), q.rows(), 6, 6, 1},
+            .d_out = posenc::as_heads(d_out, 6),
+            .d_q = posenc::as_heads(to.q, 6),
+            .d_k = posenc::as_heads(to.k, 2),
+            .d_v = posenc::as_heads(to.v, 2)};
+  }
+};
+template <class Gradients>
+void expect_same_bits(const Gradients& found, const Gradients& wanted) {
+  EXPECT_TRUE(found.q == wanted.q && found.k == wanted.k && found.v == wanted.v);
+  EXPECT_EQ(found.sinks, wanted.sinks);
+  EXPECT_EQ(found.head_scales, wanted.head_scales);
+  ASSERT_EQ(found.encoding.blocks(), wanted.encoding.blocks());
+  for (std::size_t n = 0; n < wanted.encoding.blocks(); ++n) {
+    EXPECT_EQ(found.encoding.name(n), wanted.encoding.name(n));
+    EXPECT_TRUE(found.encoding.block(n) == wanted.encoding.block(n)) << wanted.encoding.name(n);
+  }
+}
+
+TEST(backward_plan, gives_the_bits_of_one_shot_calls_without_allocations) {
+  const auto encoding = posenc::combine(rope_of(32), t5_of(6));
+  const std::vector<double> sinks{0, 1, -1, 0.5, 2, 0.25};
+  const posenc::fused::thread_pool pool(3);
+  const training_step first(encoding, 70, 90, sinks), longer(encoding, 100, 100, sinks);
+  const auto wanted_of = [&](const training_step& t) {
+    return posenc::fused::attention_backward(t.q, t.k, t.v, t.forward, t.d_out, encoding, t.options);
+  };
+  posenc::fused::backward_plan made(encoding, first.options, first.shape(), pool);
+  posenc::fused::backward_plan plan = std::move(made);
+  posenc::attention_gradients<float> found;
+  for (const training_step* step : {&first, &longer, &first}) {
+    plan.reshape(step->q.rows(), step->k.rows());
+    plan.run_backward(step->q, step->k, step->v, step->forward, step->d_out, found);
+    expect_same_bits(found, wanted_of(*step));
+
+    const auto views = step->views(found);
+    const long before = allocations;
+    const posenc::parameter_gradients<float>* learned = nullptr;
+    for (int layer = 0; layer < 3; ++layer) learned = &plan.run_backward(views);
+    plan.run_backward(step->q, step->k, step->v, step->forward, step->d_out, found);
+    EXPECT_EQ(allocations, before);
+    EXPECT_TRUE(learned->encoding["table"] == wanted_of(*step).encoding["table"]);
+    expect_same_bits(found, wanted_of(*step));
+  }
+  EXPECT_GT(plan.tasks(), 1);
+  EXPECT_GT(plan.bytes(), 0u);
+  EXPECT_EQ(plan.bias(), posenc::fused::bias_form::diagonal);
+}
+
+TEST(backward_plan, refuses_in_words_what_does_not_fit) {
+  const auto rope = rope_of(32);
+  const training_step step(rope, 5, 7);
+  posenc::fused::backward_plan plan(rope, step.options, step.shape());
+  posenc::attention_gradients<float> to;
+  const auto views = step.views(to);
+  to.q.setConstant(7), to.k.setConstant(7), to.v.setConstant(7);
+  const auto refused = [&](const auto& change, const char* sentence) {
+    auto wrong = views;
+    change(wrong);
+    EXPECT_REFUSAL(plan.run_backward(wrong), std::invalid_argument, sentence);
+    EXPECT_TRUE((to.q.array() == 7).all() && (to.k.array() == 7).all() && (to.v.array() == 7).all());
+  };
+  refused([](auto& s) { s.log_sum_exp = {}; }, "log_sum_exp of the forward is missing");
+  refused([](auto& s) { s.q.tokens = 4; }, "4 queries and 7 keys, planned for 5 and 7: call reshape(4, 7)");
+  refused([](auto& s) { s.k.heads = s.v.heads = 1; }, "q has 6 heads and k and v 1, planned for");
+  refused([](auto& s) { s.d_out.tokens = 3; }, "d_out is 3 x 6 x 24, needed is 5 x 6 x 24");
+  refused([](auto& s) { s.d_k = s.d_q, s.d_k.tokens = 7, s.d_k.heads = 2; }, "overlaps another gradient");
+  const auto halves = random_matrix<Eigen::half>(7, 64, 2);
+  row_major_matrix<Eigen::half> d_halves(7, 64);
+  EXPECT_REFUSAL(plan.run_backward(posenc::backward_sequence<float, Eigen::half, float>{
+                     views.q, posenc::as_heads(halves, 2), views.v, views.out, views.log_sum_exp, views.d_out,
+                     views.d_q, posenc::as_heads(d_halves, 2), views.d_v}),
+                 std::invalid_argument, "k is stored as half, planned for float");
+
+  EXPECT_THROW(plan.reshape(5, -1), std::invalid_argument);
+  EXPECT_REFUSAL(plan.run_backward(views), std::invalid_argument, "the last reshape was refused");
+  plan.reshape(5, 7);
+  plan.run_backward(views);
+  expect_same_bits(to, [&] {
+    auto wanted = posenc::fused::attention_backward(step.q, step.k, step.v, step.forward, step.d_out, rope,
+                                                    step.options);
+    wanted.head_scales = to.head_scales;  // the plan's, not of `to`
+    return wanted;
+  }());
+
+  std::vector<std::byte> memory(plan.bytes() + 64 + sizeof(float));
+  posenc::fused::workspace borrowed{std::span<std::byte>(memory)};
+  posenc::fused::backward_plan in_scratch(rope, step.options, step.shape(), {.memory = &borrowed});
+  auto wrong = views;
+  wrong.d_v.data = reinterpret_cast<float*>(memory.data());
+  EXPECT_REFUSAL(in_scratch.run_backward(wrong), std::invalid_argument,
+                 "the borrowed workspace overlaps d_v in memory");
+}
+
+TEST(backward, refuses_values_that_rotate) {
+  const posenc::rope<float> rotates_values{
+      {.head_dim = 32, .pairing = posenc::pairing::half_split, .rotates_values = true}};
+  const auto x = random_matrix<float>(5, 64, 1);
+  const attention_options options{.heads = 2};
+  const auto forward = posenc::fused::attention_with_log_sum_exp(x, x, x, rotates_values, options);
+  constexpr const char* sentence = "no gradient through values that rotate (rotates_values)";
+  EXPECT_REFUSAL((posenc::fused::backward_plan(rotates_values, options, {.queries = 5, .keys = 5})),
+                 std::invalid_argument, sentence);
+  EXPECT_REFUSAL(
+      static_cast<void>(posenc::fused::attention_backward(x, x, x, forward, x, rotates_values, options)),
+      std::invalid_argument, sentence);
+  EXPECT_REFUSAL(
+      static_cast<void>(posenc::reference::attention_backward(x, x, x, forward, x, rotates_values, options)),
+      std::invalid_argument, sentence);
+}
+
 TEST(batch, refuses_outputs_that_others_read_or_write) {
   const auto rope = rope_of(32);
   auto a = random_matrix<float>(6, 64, 1), b = random_matrix<float>(6, 64, 2),

@@ -541,7 +541,7 @@ class planned {
     build(*encoding, options, shape);
   }
 
- private:
+ protected:
   template <class E>
   [[nodiscard]] static attention_shape whole_shape(const E& encoding, const attention_options& options,
                                                    const fused::shape& shape) {
