@@ -212,6 +212,7 @@ int main(int argc, char** argv) {
   masks();
   caches();
   backward();
+  matrix_units();
   std::printf("# %d missed\n", missed);
   return 0;
 }

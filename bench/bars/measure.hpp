@@ -141,5 +141,7 @@ inline posenc::t5_bias<float> t5_of(index_t heads) {
 void caches();
 /// The gradient (backward.cpp).
 void backward();
+/// Matrix units, and products of floats beside them (units.cpp).
+void matrix_units();
 
 }  // namespace bars

@@ -17,14 +17,14 @@ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 import numpy as np
 
 BASE = 10000.0
-BYTES = {"float": 4, "half": 2, "q8_0": 34 / 32, "int8": 1}  # of a number; scales of int8 left out
+BYTES = {"float": 4, "half": 2, "bfloat16": 2, "q8_0": 34 / 32, "int8": 1}  # of a number; scales of int8 left out
 
 
 class Shape:
     def __init__(self, name, queries, keys, heads, kv_heads, head_dim, cache="float"):
         self.name, self.queries, self.keys = name, queries, keys
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
-        self.cache = cache  # how keys and values are stored: float, half, q8_0 or int8
+        self.cache = cache  # how keys and values are stored: float, half, q8_0 or int8; bfloat16 for queries and output too
 
     def useful_flops(self):
         """Multiplications and additions of both products over the visible pairs."""
@@ -44,6 +44,8 @@ SHAPES = [
     Shape("decode-4096", 1, 4096, 32, 8, 128),
     Shape("decode-32768", 1, 32768, 32, 8, 128),
 ] + [Shape(f"decode-{keys}-{cache}", 1, keys, 32, 8, 128, cache) for keys in (4096, 32768) for cache in ("half", "q8_0", "int8")]
+SHAPES += [Shape(f"{shape.name}-bfloat16", shape.queries, shape.keys, shape.heads, shape.kv_heads, shape.head_dim, "bfloat16")
+           for shape in SHAPES[:4]]
 
 
 def cos_sin(shape):
@@ -91,18 +93,21 @@ class InProcess:
 
 
 class Torch(InProcess):
+    """In bfloat16 as models do it: rotate-half by tables in bfloat16."""
+
     name = "torch"
-    caches = ("float",)
+    caches = ("float", "bfloat16")
 
     def __init__(self, shape, q, k, v):
         import torch
         torch.set_num_threads(1)
         self.torch, self.shape = torch, shape
-        to_heads = lambda x: torch.from_numpy(x).permute(1, 0, 2).unsqueeze(0).contiguous()
+        to_type = lambda x: x.bfloat16() if shape.cache == "bfloat16" else x
+        to_heads = lambda x: to_type(torch.from_numpy(x)).permute(1, 0, 2).unsqueeze(0).contiguous()
         self.q, self.k, self.v = to_heads(q), to_heads(k), to_heads(v)
         cos, sin = cos_sin(shape)
-        self.cos = torch.from_numpy(np.concatenate([cos, cos], -1))
-        self.sin = torch.from_numpy(np.concatenate([sin, sin], -1))
+        self.cos = to_type(torch.from_numpy(np.concatenate([cos, cos], -1)))
+        self.sin = to_type(torch.from_numpy(np.concatenate([sin, sin], -1)))
 
     def rotate(self, x, first):
         half = x.shape[-1] // 2
@@ -119,7 +124,7 @@ class Torch(InProcess):
                 q, k, self.v, is_causal=shape.queries > 1, enable_gqa=shape.heads != shape.kv_heads)
 
     def convert(self, result):
-        return result[0].permute(1, 0, 2).numpy()
+        return result[0].permute(1, 0, 2).float().numpy()
 
 
 class OnnxRuntime(InProcess):
@@ -293,7 +298,7 @@ def compare(shape, options):
 def peer_tolerance(peer, shape):
     # Peers quantise keys after their rotation, posenc before it: the same only as far as eight bits go. ggml adds half values
     # up in half.
-    return {"float": getattr(peer, "tolerance", 2e-4), "half": 5e-3, "q8_0": 5e-3, "int8": 5e-3}[shape.cache]
+    return {"float": getattr(peer, "tolerance", 2e-4), "half": 5e-3, "bfloat16": 6e-2, "q8_0": 5e-3, "int8": 5e-3}[shape.cache]
 
 
 def main():
@@ -303,6 +308,8 @@ def main():
     parser.add_argument("--peers", action="append", help="default: all that are installed")
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
+    with open("/proc/cpuinfo") as info:
+        print(next((line.split(":", 1)[1].strip() for line in info if line.startswith("model name")), "unknown processor"))
     for shape in SHAPES:
         if not options.shape or shape.name in options.shape:
             compare(shape, options)

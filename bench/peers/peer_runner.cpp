@@ -3,6 +3,7 @@
 /// The posenc side of compare.py: reads q, k and v from raw float files, stores k and v as asked, and runs the fused
 /// attention once for every line on standard input, answering with the seconds it took. Keeping the process alive lets
 /// the script take turns with its peers.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -68,8 +69,9 @@ void with_cache(const std::string& cache, const float_rows& k, const float_rows&
 
 int main(int argc, char** argv) {
   if (argc != 9) {
-    std::fprintf(stderr,
-                 "usage: peer_runner DIR QUERIES KEYS HEADS KV_HEADS HEAD_DIM BASE float|half|q8_0|int8\n");
+    std::fprintf(
+        stderr,
+        "usage: peer_runner DIR QUERIES KEYS HEADS KV_HEADS HEAD_DIM BASE float|half|bfloat16|q8_0|int8\n");
     return 2;
   }
   const std::string folder = argv[1];
@@ -89,15 +91,35 @@ int main(int argc, char** argv) {
   const posenc::attention_options options{.heads = heads, .kv_heads = kv_heads, .mask = posenc::causal};
 
   std::function<void()> attend;
-  with_cache(argv[8], posenc::token_major(k.data(), keys, kv_heads, head_dim),
-             posenc::token_major(v.data(), keys, kv_heads, head_dim),
-             [&](const auto& k_rows, const auto& v_rows) {
-               attend = [&, k_rows, v_rows] {
-                 posenc::fused::attention_into(
-                     posenc::token_major(q.data(), queries, heads, head_dim), k_rows, v_rows, rope, options,
-                     posenc::token_major(out.data(), queries, heads, head_dim), {}, {.memory = &memory});
-               };
-             });
+  // With bfloat16 everything is stored so, queries and output too: what a matrix unit takes.
+  using bfloat16 = Eigen::bfloat16;
+  std::vector<bfloat16, Eigen::aligned_allocator<bfloat16>> narrow_q, narrow_k, narrow_v, narrow_out;
+  if (std::strcmp(argv[8], "bfloat16") == 0) {
+    const auto narrow = [](const floats& from, auto& to) {
+      for (const float x : from) to.emplace_back(x);
+    };
+    narrow(q, narrow_q), narrow(k, narrow_k), narrow(v, narrow_v);
+    narrow_out.resize(out.size());
+    attend = [&] {
+      const auto rows = [&](const auto& of, posenc::index_t tokens, posenc::index_t of_heads) {
+        return posenc::token_major(of.data(), tokens, of_heads, head_dim);
+      };
+      posenc::fused::attention_into(rows(narrow_q, queries, heads), rows(narrow_k, keys, kv_heads),
+                                    rows(narrow_v, keys, kv_heads), rope, options,
+                                    posenc::token_major(narrow_out.data(), queries, heads, head_dim), {},
+                                    {.memory = &memory});
+    };
+  } else {
+    with_cache(argv[8], posenc::token_major(k.data(), keys, kv_heads, head_dim),
+               posenc::token_major(v.data(), keys, kv_heads, head_dim),
+               [&](const auto& k_rows, const auto& v_rows) {
+                 attend = [&, k_rows, v_rows] {
+                   posenc::fused::attention_into(
+                       posenc::token_major(q.data(), queries, heads, head_dim), k_rows, v_rows, rope, options,
+                       posenc::token_major(out.data(), queries, heads, head_dim), {}, {.memory = &memory});
+                 };
+               });
+  }
 
   std::printf("ready %s\n", posenc::fused::target_name());
   std::fflush(stdout);
@@ -114,6 +136,8 @@ int main(int argc, char** argv) {
       answer = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     }
     if (std::strncmp(line, "save", 4) == 0) {
+      std::transform(narrow_out.begin(), narrow_out.end(), out.begin(),
+                     [](bfloat16 x) { return static_cast<float>(x); });
       std::FILE* file = std::fopen((folder + "/out.f32").c_str(), "wb");
       if (file == nullptr || std::fwrite(out.data(), sizeof(float), out.size(), file) != out.size()) return 2;
       std::fclose(file);
