@@ -45,8 +45,9 @@ inline HWY_NOINLINE void plan_prefill(const attention_problem& problem, const pa
   choose_unit(problem, result);
   result.heads_per_task = (std::min)(problem.group, prefill_heads);
   result.head_chunks = (problem.group + result.heads_per_task - 1) / result.heads_per_task;
+  const index_t columns = result.pieces > 0 ? matrix_columns : prefill_columns;
   const index_t most_rows =
-      (std::max)(prefill_columns / result.heads_per_task / panel_width(), index_t{1}) * panel_width();
+      (std::max)(columns / result.heads_per_task / panel_width(), index_t{1}) * panel_width();
   result.rows = (std::min)(most_rows, round_up(problem.query_tokens, panel_width()));
   result.tiles = (problem.query_tokens + result.rows - 1) / result.rows;
   result.tasks = result.tiles * result.head_chunks * problem.kv_heads;

@@ -94,6 +94,10 @@ inline HWY_NOINLINE void choose_unit(const attention_problem& problem, task_plan
   result.pieces = pieces;
 }
 
+/// Columns of a task. Products are so fast that what a tile of keys costs before them has to be shared by more queries than in
+/// float; processors with matrix units have the L2 cache for it.
+inline constexpr index_t matrix_columns = 2 * prefill_columns;
+
 /// Makes scores of a panel into weights, as operand B of the second product, two keys at a step.
 struct weigher {
   const float* scores = nullptr;  ///< [rows][2·lanes()]
@@ -331,29 +335,27 @@ struct matrix_task : prefill_task {
 
   /// Raises the largest score of the rows for which it grew much; of huge values, for which it grew at all.
   HWY_NOINLINE void raise(const float* scores, index_t count, index_t at, bool waits) const {
-    const index_t width = panel_width();
+    float* const largest = scratch.largest + at;
+    float_vector m0 = load(largest), m1 = load(largest + lanes());
+    largest_scores(scores, count, m0, m1);
     const float_vector slack = constant(waits ? 4.0f : 0.0f);  // scores count in powers of four
-    float* const output = scratch.output + at * scratch.output_stride;
-    for (index_t x = 0; x < width; x += lanes()) {
-      float* const largest = scratch.largest + at + x;
-      float* const total = scratch.total + at + x;
-      const float_vector old = load(largest);
-      float_vector even = old, odd = old;
-      for (index_t t = 0; t < count; t += 2) {
-        // In this order a NaN leaves the largest as it was on x86; its weight is NaN either way.
-        even = hn::Max(load(scores + t * width + x), even);
-        odd = hn::Max(load(scores + (t + 1) * width + x), odd);
-      }
-      const float_vector m = hn::Max(even, odd);
-      const auto grew = hn::Gt(m, hn::Add(old, slack));
-      if (hn::AllFalse(float_tag(), grew)) continue;
-      const float_vector raised = hn::IfThenElse(grew, m, old);
-      const float_vector keep = exp4_of(hn::Sub(old, raised));
-      store(raised, largest);
-      store(hn::Mul(load(total), keep), total);
-      for (index_t c = 0; c < scratch.output_stride; ++c)
-        store(hn::Mul(load(output + c * width + x), keep), output + c * width + x);
-    }
+    raise_lanes(m0, slack, at, 0);
+    raise_lanes(m1, slack, at, lanes());
+  }
+  HWY_INLINE void raise_lanes(float_vector m, float_vector slack, index_t at, index_t x) const {
+    const index_t width = panel_width();
+    float* const largest = scratch.largest + at + x;
+    float* const total = scratch.total + at + x;
+    const float_vector old = load(largest);
+    const auto grew = hn::Gt(m, hn::Add(old, slack));
+    if (hn::AllFalse(float_tag(), grew)) return;
+    const float_vector raised = hn::IfThenElse(grew, m, old);
+    const float_vector keep = exp4_of(hn::Sub(old, raised));
+    store(raised, largest);
+    store(hn::Mul(load(total), keep), total);
+    float* const output = scratch.output + at * scratch.output_stride + x;
+    for (index_t c = 0; c < scratch.output_stride; ++c)
+      store(hn::Mul(load(output + c * width), keep), output + c * width);
   }
 
   HWY_INLINE void end_tile() {

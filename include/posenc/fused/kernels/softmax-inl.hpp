@@ -186,6 +186,21 @@ inline HWY_NOINLINE void mask_scores(const score_panel& panel) {
   }
 }
 
+/// The largest score of each query of a panel, or `m` where that is larger. Four at a time: alone, each would wait for the one
+/// before. A NaN leaves the largest as it was on x86, in this order; its weight is NaN either way.
+HWY_INLINE void largest_scores(const float* scores, index_t keys, float_vector& m0, float_vector& m1) {
+  const index_t width = panel_width(), half = lanes();
+  float_vector n0 = m0, n1 = m1;
+  index_t t = 0;
+  for (; t + 2 <= keys; t += 2) {
+    const float* const row = scores + t * width;
+    m0 = hn::Max(load(row), m0), m1 = hn::Max(load(row + half), m1);
+    n0 = hn::Max(load(row + width), n0), n1 = hn::Max(load(row + width + half), n1);
+  }
+  if (t < keys) m0 = hn::Max(load(scores + t * width), m0), m1 = hn::Max(load(scores + t * width + half), m1);
+  m0 = hn::Max(n0, m0), m1 = hn::Max(n1, m1);
+}
+
 /// Makes scores into weights 4^(s − m) with m the largest score of a query so far; the state of the queries
 /// follows. `keep` becomes what everything summed before has to be multiplied by.
 inline HWY_NOINLINE void softmax_panel(float* scores, index_t keys, float* largest, float* total,
@@ -194,11 +209,7 @@ inline HWY_NOINLINE void softmax_panel(float* scores, index_t keys, float* large
   const index_t width = panel_width(), half = lanes();
   const float_vector old0 = load(largest), old1 = load(largest + half);
   float_vector m0 = old0, m1 = old1;
-  for (index_t t = 0; t < keys; ++t) {
-    // In this order a NaN leaves the largest as it was on x86; its weight is NaN either way.
-    m0 = hn::Max(load(scores + t * width), m0);
-    m1 = hn::Max(load(scores + t * width + half), m1);
-  }
+  largest_scores(scores, keys, m0, m1);
   float_vector sum0 = hn::Zero(d), sum1 = hn::Zero(d);
   for (index_t t = 0; t < keys; ++t) {
     float* const row = scores + t * width;
