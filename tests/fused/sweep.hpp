@@ -126,7 +126,8 @@ class prepared_case {
 
   /// Runs the fused path and compares.
   [[nodiscard]] verdict run(const posenc::fused::executor_ref& executor = {}) const {
-    return run({.executor = executor}, 0);
+    // In float whatever the storage: on a machine with a matrix unit, 16 bits would take it.
+    return run({.executor = executor, .arithmetic = posenc::fused::arithmetic::float32}, 0);
   }
   /// The same with products of so many pieces.
   [[nodiscard]] verdict run(posenc::fused::matrix_unit unit, int pieces) const {
