@@ -2,7 +2,9 @@
 /// \file
 /// Bars of the gradient (fused/backward.hpp). Useful operations are two and a half times the forward's: five products of
 /// the size of the forward's two, of which causal masks leave half.
+#include <chrono>
 #include <utility>
+#include <vector>
 
 #include "measure.hpp"
 #include "peak.hpp"
@@ -32,7 +34,7 @@ struct gradient_call : call<float> {
                                   {log_sum_exp.data(), queries, heads, heads, 1}, {.memory = &memory});
   }
   template <class E>
-  void backward(const E& encoding) {
+  void backward(const E& encoding, const posenc::fused::executor_ref& by = {}) {
     const posenc::backward_sequence<float> sequence{posenc::as_heads(std::as_const(q), heads),
                                                     posenc::as_heads(std::as_const(k), kv_heads),
                                                     posenc::as_heads(std::as_const(v), kv_heads),
@@ -43,7 +45,7 @@ struct gradient_call : call<float> {
                                                     posenc::as_heads(d_k, kv_heads),
                                                     posenc::as_heads(d_v, kv_heads),
                                                     options()};
-    posenc::fused::attention_backward_into(sequence, encoding, {.memory = &memory});
+    posenc::fused::attention_backward_into(sequence, encoding, {.executor = by, .memory = &memory});
   }
   /// Ends the program unless forward and backward give the gradients of the reference in double.
   template <class E>
@@ -82,6 +84,23 @@ void share_of_peak(const char* name, gradient_call& c, double aim) {
   report(name, quartiles_of(std::move(shares)), "of peak", aim, false);
 }
 
+/// How many times as fast two threads are, by the wall clock: on a busy machine it says nothing.
+void two_threads(const char* name, gradient_call& c, double aim) {
+  const auto rope = rope_of(c.head_dim);
+  const posenc::fused::thread_pool pool(2);
+  const auto seconds = [&](const posenc::fused::executor_ref& by) {
+    const auto start = std::chrono::steady_clock::now();
+    c.backward(rope, by);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  std::vector<double> ratios;
+  for (int n = 0; n < 9; ++n) {
+    const double one = seconds({}), two = seconds(pool);
+    ratios.push_back(one / two);
+  }
+  report(name, quartiles_of(std::move(ratios)), "x one", aim, false);
+}
+
 }  // namespace
 
 void backward() {
@@ -93,6 +112,7 @@ void backward() {
   gradient_call wide(2048, 32, 128), narrow(1024, 12, 64);
   share_of_peak("backward-32x128-2048", wide, 0.6);
   share_of_peak("backward-12x64-1024", narrow, 0.5);
+  two_threads("backward-two-threads", wide, 1.8);
   const auto rope = rope_of(64);
   const posenc::no_encoding none;
   const auto t5 = t5_of(12);

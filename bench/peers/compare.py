@@ -21,16 +21,17 @@ BYTES = {"float": 4, "half": 2, "bfloat16": 2, "q8_0": 34 / 32, "int8": 1}  # of
 
 
 class Shape:
-    def __init__(self, name, queries, keys, heads, kv_heads, head_dim, cache="float"):
+    def __init__(self, name, queries, keys, heads, kv_heads, head_dim, cache="float", backward=False):
         self.name, self.queries, self.keys = name, queries, keys
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
         self.cache = cache  # how keys and values are stored: float, half, q8_0 or int8; bfloat16 for queries and output too
+        self.backward = backward  # the gradient of the call in place of the call
 
     def useful_flops(self):
-        """Multiplications and additions of both products over the visible pairs."""
+        """Multiplications and additions of both products over the visible pairs, or of the gradient's five."""
         first = self.keys - self.queries
         visible = sum(first + i + 1 for i in range(self.queries))
-        return 4.0 * visible * self.heads * self.head_dim
+        return (10.0 if self.backward else 4.0) * visible * self.heads * self.head_dim
 
     def cache_bytes(self):
         return 2.0 * self.keys * self.kv_heads * self.head_dim * BYTES[self.cache]
@@ -43,7 +44,10 @@ SHAPES = [
     Shape("prefill-12x64-1024", 1024, 1024, 12, 12, 64),
     Shape("decode-4096", 1, 4096, 32, 8, 128),
     Shape("decode-32768", 1, 32768, 32, 8, 128),
-] + [Shape(f"decode-{keys}-{cache}", 1, keys, 32, 8, 128, cache) for keys in (4096, 32768) for cache in ("half", "q8_0", "int8")]
+] + [Shape(f"decode-{keys}-{cache}", 1, keys, 32, 8, 128, cache) for keys in (4096, 32768) for cache in ("half", "q8_0", "int8")] + [
+    Shape("backward-2048", 2048, 2048, 32, 32, 128, backward=True),
+    Shape("backward-12x64-1024", 1024, 1024, 12, 12, 64, backward=True),
+]
 SHAPES += [Shape(f"{shape.name}-bfloat16", shape.queries, shape.keys, shape.heads, shape.kv_heads, shape.head_dim, "bfloat16")
            for shape in SHAPES[:4]]
 
@@ -72,11 +76,13 @@ class Posenc:
         return float(self.process.stdout.readline())
 
     def seconds(self):
-        return self.ask("run")
+        return self.ask("gradient" if self.shape.backward else "run")
 
     def output(self):
-        self.ask("save")
+        self.ask("save gradient" if self.shape.backward else "save")
         shape = self.shape
+        if shape.backward:
+            return np.concatenate([np.fromfile(f"{self.folder}/d_{x}.f32", np.float32) for x in "qkv"])
         return np.fromfile(self.folder + "/out.f32", np.float32).reshape(shape.queries, shape.heads, shape.head_dim)
 
 
@@ -84,9 +90,9 @@ class InProcess:
     """A peer called from here: subclasses have run(), which returns what convert() turns into tokens × heads × head_dim."""
 
     def seconds(self):
-        start = time.perf_counter()
+        start = time.process_time()
         self.result = self.run()
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     def output(self):
         return self.convert(self.run())
@@ -125,6 +131,24 @@ class Torch(InProcess):
 
     def convert(self, result):
         return result[0].permute(1, 0, 2).float().numpy()
+
+
+class TorchBackward(Torch):
+    """What autograd does after the forward: the gradient of scaled_dot_product_attention and that of the rotation."""
+
+    def __init__(self, shape, q, k, v, d_out):
+        super().__init__(shape, q, k, v)
+        self.leaves = [x.requires_grad_() for x in (self.q, self.k, self.v)]
+        q, k = self.rotate(self.q, shape.keys - shape.queries), self.rotate(self.k, 0)
+        self.out = self.torch.nn.functional.scaled_dot_product_attention(
+            q, k, self.v, is_causal=True, enable_gqa=shape.heads != shape.kv_heads)
+        self.d_out = self.torch.from_numpy(d_out).permute(1, 0, 2).unsqueeze(0).contiguous()
+
+    def run(self):
+        return self.torch.autograd.grad(self.out, self.leaves, self.d_out, retain_graph=True)
+
+    def convert(self, result):
+        return np.concatenate([x[0].permute(1, 0, 2).contiguous().numpy().ravel() for x in result])
 
 
 class OnnxRuntime(InProcess):
@@ -246,13 +270,17 @@ class OnnxRuntimeInt8(InProcess):
         return result.numpy().reshape(self.shape.queries, self.shape.heads, self.shape.head_dim).copy()
 
 
-def peers_for(shape, q, k, v, names):
-    from ggml_peer import Ggml, GgmlFlash
-    for peer in (Torch, OnnxRuntime, OnnxRuntimeInt8, Ggml, GgmlFlash):
+def peers_for(shape, inputs, names):
+    if shape.backward:
+        kinds = [TorchBackward]
+    else:
+        from ggml_peer import Ggml, GgmlFlash
+        kinds = [Torch, OnnxRuntime, OnnxRuntimeInt8, Ggml, GgmlFlash]
+    for peer in kinds:
         if (names and peer.name not in names) or shape.cache not in peer.caches:
             continue
         try:
-            yield peer(shape, q, k, v)
+            yield peer(shape, *inputs)
         except (ImportError, OSError, RuntimeError) as reason:
             print(f"  {peer.name}: skipped ({reason})")
 
@@ -260,16 +288,18 @@ def peers_for(shape, q, k, v, names):
 def compare(shape, options):
     random = np.random.default_rng(7)
     draw = lambda tokens, heads: random.standard_normal((tokens, heads, shape.head_dim), np.float32)
-    q, k, v = draw(shape.queries, shape.heads), draw(shape.keys, shape.kv_heads), draw(shape.keys, shape.kv_heads)
+    inputs = {"q": draw(shape.queries, shape.heads), "k": draw(shape.keys, shape.kv_heads), "v": draw(shape.keys, shape.kv_heads)}
+    if shape.backward:
+        inputs["d_out"] = draw(shape.queries, shape.heads)
     with tempfile.TemporaryDirectory() as folder:
-        for name, array in (("q", q), ("k", k), ("v", v)):
+        for name, array in inputs.items():
             array.tofile(f"{folder}/{name}.f32")
         ours = Posenc(options.runner, shape, folder)
         print(f"{shape.name}: {shape.queries} queries, {shape.keys} keys, {shape.heads}/{shape.kv_heads} heads x "
               f"{shape.head_dim}, {shape.cache} cache, posenc on {ours.target}")
         expected = ours.output()
         systems = [ours]
-        for peer in peers_for(shape, q, k, v, options.peers):
+        for peer in peers_for(shape, inputs.values(), options.peers):
             worst = float(np.max(np.abs(peer.output() - expected)))
             if not worst <= peer_tolerance(peer, shape):
                 print(f"  {peer.name}: disagrees by {worst:.3g}, not timed")

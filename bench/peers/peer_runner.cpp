@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 /// \file
 /// The posenc side of compare.py: reads q, k and v from raw float files, stores k and v as asked, and runs the fused
-/// attention once for every line on standard input, answering with the seconds it took. Keeping the process alive lets
-/// the script take turns with its peers.
+/// attention, or its gradient, once for every line on standard input, answering with the seconds of the processor that it
+/// took. Keeping the process alive lets the script take turns with its peers.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <functional>
 #include <string>
 #include <utility>
@@ -33,6 +33,15 @@ using floats = std::vector<float, Eigen::aligned_allocator<float>>;
   }
   std::fclose(file);
   return values;
+}
+
+void write_floats(const std::string& path, const floats& values) {
+  std::FILE* file = std::fopen(path.c_str(), "wb");
+  if (file == nullptr || std::fwrite(values.data(), sizeof(float), values.size(), file) != values.size()) {
+    std::fprintf(stderr, "peer_runner: cannot write %s\n", path.c_str());
+    std::exit(2);
+  }
+  std::fclose(file);
 }
 
 using float_rows = posenc::heads_view<const float>;
@@ -83,7 +92,8 @@ int main(int argc, char** argv) {
   const floats q = read_floats(folder + "/q.f32", size(queries, heads));
   const floats k = read_floats(folder + "/k.f32", size(keys, kv_heads));
   const floats v = read_floats(folder + "/v.f32", size(keys, kv_heads));
-  floats out(size(queries, heads));
+  floats out(q.size()), d_out, d_q(q.size()), d_k(k.size()), d_v(v.size());
+  floats log_sum_exp(static_cast<std::size_t>(queries * heads));
   posenc::fused::workspace memory;
 
   const posenc::rope<float> rope{
@@ -121,26 +131,53 @@ int main(int argc, char** argv) {
                });
   }
 
+  const auto rows = [&](auto& values, posenc::index_t tokens, posenc::index_t of_heads) {
+    return posenc::token_major(values.data(), tokens, of_heads, head_dim);
+  };
+  const auto backward = [&] {
+    const posenc::head_scalars_view<float> lse{log_sum_exp.data(), queries, heads, heads, 1};
+    if (d_out.empty()) {  // the first time, which is not timed
+      d_out = read_floats(folder + "/d_out.f32", q.size());
+      posenc::fused::attention_into(rows(q, queries, heads), rows(k, keys, kv_heads), rows(v, keys, kv_heads),
+                                    rope, options, rows(out, queries, heads), lse);
+    }
+    posenc::fused::attention_backward_into(
+        posenc::backward_sequence<float>{rows(q, queries, heads),
+                                         rows(k, keys, kv_heads),
+                                         rows(v, keys, kv_heads),
+                                         rows(out, queries, heads),
+                                         {log_sum_exp.data(), queries, heads, heads, 1},
+                                         rows(d_out, queries, heads),
+                                         rows(d_q, queries, heads),
+                                         rows(d_k, keys, kv_heads),
+                                         rows(d_v, keys, kv_heads),
+                                         options},
+        rope, {.memory = &memory});
+  };
+
   std::printf("ready %s\n", posenc::fused::target_name());
   std::fflush(stdout);
   char line[64];
   while (std::fgets(line, sizeof line, stdin) != nullptr) {
-    const auto start = std::chrono::steady_clock::now();
+    const std::clock_t start = std::clock();
     double answer = 0;
+    const bool is_gradient = std::strstr(line, "gradient") != nullptr;
     if (std::strncmp(line, "peak", 4) == 0) {
       answer = posenc::bench::fma_peak();
     } else if (std::strncmp(line, "bandwidth", 9) == 0) {
       answer = (posenc::bench::read_bandwidth(k) + posenc::bench::read_bandwidth(v)) / 2;
     } else {
-      attend();
-      answer = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      is_gradient ? backward() : attend();
+      answer = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
     }
     if (std::strncmp(line, "save", 4) == 0) {
       std::transform(narrow_out.begin(), narrow_out.end(), out.begin(),
                      [](bfloat16 x) { return static_cast<float>(x); });
-      std::FILE* file = std::fopen((folder + "/out.f32").c_str(), "wb");
-      if (file == nullptr || std::fwrite(out.data(), sizeof(float), out.size(), file) != out.size()) return 2;
-      std::fclose(file);
+      if (is_gradient)
+        write_floats(folder + "/d_q.f32", d_q), write_floats(folder + "/d_k.f32", d_k),
+            write_floats(folder + "/d_v.f32", d_v);
+      else
+        write_floats(folder + "/out.f32", out);
     }
     std::printf("%.9g\n", answer);
     std::fflush(stdout);
