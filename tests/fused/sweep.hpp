@@ -113,6 +113,15 @@ class prepared_case {
 
   /// Runs the fused path and compares.
   [[nodiscard]] verdict run(const posenc::fused::executor_ref& executor = {}) const {
+    return run_with([&](const auto& q, const auto& k, const auto& v, const auto& encoding,
+                        const posenc::attention_options& options, const auto& out, const auto& log_sum_exp) {
+      posenc::fused::attention_into(q, k, v, encoding, options, out, log_sum_exp, {.executor = executor});
+    });
+  }
+
+  /// Runs `attend`, which takes the arguments of attention_into, and compares.
+  template <class Attend>
+  [[nodiscard]] verdict run_with(const Attend& attend) const {
     const O pattern = static_cast<O>(-1234.5f);
     tensor<O> out(c_.queries, c_.heads, c_.value_dim, c_.layout_out, pattern);
     posenc::row_major_matrix<float> log_sum_exp =
@@ -120,9 +129,9 @@ class prepared_case {
     with_encoding<float>(c_, [&](const auto& encoding) {
       posenc::attention_options options = options_;
       options.keys_are_rotated = c_.keys_are_rotated;
-      posenc::fused::attention_into(q_.view, k_.view, v_.view, encoding, options, out.view,
-                                    {log_sum_exp.data(), c_.queries, c_.heads, c_.heads + 1, 1},
-                                    {.executor = executor});
+      attend(posenc::heads_view<const S>(q_.view), posenc::heads_view<const K>(k_.view),
+             posenc::heads_view<const V>(v_.view), encoding, options, out.view,
+             posenc::head_scalars_view<float>{log_sum_exp.data(), c_.queries, c_.heads, c_.heads + 1, 1});
     });
     verdict result = compare(out, log_sum_exp);
     if (!out.gaps_hold(pattern)) result = {1e30, c_.text() + ": wrote between the rows of the output"};
