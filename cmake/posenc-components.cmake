@@ -8,6 +8,8 @@
 #   posenc::fused_dispatch  posenc::fused_headers with Highway's library: for programs of which one .cpp holds the kernels
 #                           (posenc/fused/dispatch.hpp)
 #   posenc::models          <posenc/models.hpp>  needs nlohmann/json
+#   posenc::mpi             <posenc/distributed/mpi.hpp>  posenc::fused over several machines; needs an MPI library. Looked for
+#                           where POSENC_MPI is set (posenc's own build; find_package with the component mpi)
 
 if(NOT TARGET posenc::fused)
   find_path(POSENC_HWY_INCLUDE_DIR hwy/highway.h DOC "Where hwy/highway.h of Google Highway lies")
@@ -44,5 +46,14 @@ if(NOT TARGET posenc::models)
   if(TARGET nlohmann_json::nlohmann_json)
     add_library(posenc::models INTERFACE IMPORTED GLOBAL)
     target_link_libraries(posenc::models INTERFACE posenc::posenc nlohmann_json::nlohmann_json)
+  endif()
+endif()
+
+if(POSENC_MPI AND TARGET posenc::fused AND NOT TARGET posenc::mpi)
+  set(MPI_CXX_SKIP_MPICXX ON)  # the C interface is all that is used
+  find_package(MPI QUIET COMPONENTS CXX)
+  if(TARGET MPI::MPI_CXX)
+    add_library(posenc::mpi INTERFACE IMPORTED GLOBAL)
+    target_link_libraries(posenc::mpi INTERFACE posenc::fused MPI::MPI_CXX)
   endif()
 endif()

@@ -134,8 +134,10 @@ class prepared_case {
     return run({.arithmetic = arithmetic_of(pieces), .unit = unit}, pieces);
   }
 
- private:
-  [[nodiscard]] verdict run(const posenc::fused::execution& how, int pieces) const {
+  /// Runs `attend`, which takes the arguments of attention_into, and compares. Its products are of so many pieces; 0 for
+  /// floats.
+  template <class Attend>
+  [[nodiscard]] verdict run_with(const Attend& attend, int pieces = 0) const {
     const O pattern = static_cast<O>(-1234.5f);
     tensor<O> out(c_.queries, c_.heads, c_.value_dim, c_.layout_out, pattern);
     posenc::row_major_matrix<float> log_sum_exp =
@@ -143,8 +145,9 @@ class prepared_case {
     with_encoding<float>(c_, [&](const auto& encoding) {
       posenc::attention_options options = options_;
       options.keys_are_rotated = c_.keys_are_rotated;
-      posenc::fused::attention_into(q_.view, k_.view, v_.view, encoding, options, out.view,
-                                    {log_sum_exp.data(), c_.queries, c_.heads, c_.heads + 1, 1}, how);
+      attend(posenc::heads_view<const S>(q_.view), posenc::heads_view<const K>(k_.view),
+             posenc::heads_view<const V>(v_.view), encoding, options, out.view,
+             posenc::head_scalars_view<float>{log_sum_exp.data(), c_.queries, c_.heads, c_.heads + 1, 1});
     });
     verdict result = compare(out, log_sum_exp, cutting_error(pieces));
     if (!out.gaps_hold(pattern)) result = {1e30, c_.text() + ": wrote between the rows of the output"};

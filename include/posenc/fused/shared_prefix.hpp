@@ -121,20 +121,18 @@ struct partial_result {
 
 /// out = (e^a·A + e^b·B) / (e^a + e^b) of one row, and its log-sum-exp. A part that saw nothing has −∞ and no weight.
 template <class O>
-float merge_row(const float* a, float lse_a, const float* b, float lse_b, std::span<O> out) {
-  const double larger = (std::max)(static_cast<double>(lse_a), static_cast<double>(lse_b));
+double merge_row(const float* a, double lse_a, const float* b, double lse_b, std::span<O> out) {
+  const double larger = (std::max)(lse_a, lse_b);
   if (is_minus_infinity(lse_a) && is_minus_infinity(lse_b)) {
     std::fill(out.begin(), out.end(), static_cast<O>(0.0f));
     return lse_a;
   }
-  const auto weight_of = [&](float lse) {
-    return is_minus_infinity(lse) ? 0.0 : std::exp(static_cast<double>(lse) - larger);
-  };
+  const auto weight_of = [&](double lse) { return is_minus_infinity(lse) ? 0.0 : std::exp(lse - larger); };
   const double weight_a = weight_of(lse_a), weight_b = weight_of(lse_b), total = weight_a + weight_b;
   const auto share_a = static_cast<float>(weight_a / total), share_b = static_cast<float>(weight_b / total);
   for (std::size_t c = 0; c < out.size(); ++c)
     out[c] = static_cast<O>((share_a != 0 ? share_a * a[c] : 0.0f) + (share_b != 0 ? share_b * b[c] : 0.0f));
-  return static_cast<float>(larger + std::log(total));
+  return larger + std::log(total);
 }
 
 /// A batch in which sequences share prefixes, on its way to the kernels: an item for each sequence, of its own keys where
@@ -237,9 +235,9 @@ class shared_batch {
       const partial_result &shared = shared_[at.group], &own = *own_[at.sequence];
       for (index_t i = 0; i < s.q.tokens; ++i)
         for (index_t h = 0; h < s.q.heads; ++h) {
-          const float lse = merge_row(shared.row(at.first + i, h), shared.lse(at.first + i, h), own.row(i, h),
-                                      own.lse(i, h), s.out(i, h));
-          if (s.log_sum_exp.data) s.log_sum_exp(i, h) = lse;
+          const double lse = merge_row(shared.row(at.first + i, h), shared.lse(at.first + i, h),
+                                       own.row(i, h), own.lse(i, h), s.out(i, h));
+          if (s.log_sum_exp.data) s.log_sum_exp(i, h) = static_cast<float>(lse);
         }
     });
   }
