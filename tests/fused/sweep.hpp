@@ -156,6 +156,16 @@ class prepared_case {
     return result;
   }
 
+ private:
+  [[nodiscard]] verdict run(const posenc::fused::execution& how, int pieces) const {
+    return run_with(
+        [&](const auto& q, const auto& k, const auto& v, const auto& encoding,
+            const posenc::attention_options& options, const auto& out, const auto& log_sum_exp) {
+          posenc::fused::attention_into(q, k, v, encoding, options, out, log_sum_exp, how);
+        },
+        pieces);
+  }
+
   template <class T>
   static T nan() {
     return static_cast<T>(std::numeric_limits<float>::quiet_NaN());
