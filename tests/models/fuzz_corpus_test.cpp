@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "targets.hpp"
+#include "fuzz/targets.hpp"
 
-namespace corpus_test {
+namespace fuzz_corpus_test {
 
 std::vector<std::byte> bytes_of(const std::filesystem::path& path) {
   std::ifstream stream(path, std::ios::binary);
@@ -47,4 +47,4 @@ TEST(corpus, gguf) {
   run_folder("gguf", 25, [](const auto& bytes) { return posenc_tests::fuzz_gguf(bytes); });
 }
 
-}  // namespace corpus_test
+}  // namespace fuzz_corpus_test
