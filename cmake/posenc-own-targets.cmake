@@ -67,3 +67,14 @@ function(posenc_use_shared_kernels)
     target_link_libraries(${target} PRIVATE posenc_tests_fused_kernels posenc::fused_dispatch)
   endforeach()
 endfunction()
+
+# posenc_ranks_test(<name> <ranks> <target> [<argument>...]): a test of a program that mpirun starts. Containers, root and
+# more ranks than cores: Open MPI takes its settings from the environment, MPICH needs none. Both lose memory that they
+# hold to the end.
+function(posenc_ranks_test name ranks target)
+  add_test(NAME ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+    COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${MPIEXEC_PREFLAGS}
+      $<TARGET_FILE:${target}> ${MPIEXEC_POSTFLAGS} ${ARGN})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 600 PROCESSORS 2 ENVIRONMENT
+    "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_mpi_yield_when_idle=1;OMPI_MCA_btl_vader_single_copy_mechanism=none;ASAN_OPTIONS=detect_leaks=0")
+endfunction()

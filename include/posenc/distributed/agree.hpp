@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <source_location>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -187,7 +187,7 @@ class fact_list {
 
 template <class E>
 [[nodiscard]] std::string_view name_of_type() {
-  return std::source_location::current().function_name();
+  return __PRETTY_FUNCTION__;  // also where there is no run-time type information
 }
 inline void add_rotation(digest& d, const rotation& r) {
   for (const index_t n : {r.head_dim, r.offset, r.rotary_dim, static_cast<index_t>(r.pairing)})
