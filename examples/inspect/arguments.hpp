@@ -29,19 +29,23 @@ Prints the positional encoding of the model that FILE (a config.json or a GGUF f
                       context length of FILE where it is left out
   --compare OTHER     another file beside this one. FILE comes first, then FILE under --scaling, then OTHER
   --analyse           collisions, resolution at distance, unseen phases and entropy at --length (or the model's
-                      context length) instead of the ladder; with --plot, --json, --scaling and --compare
+                      context length) instead; with --plot, --json, --scaling and --compare
   --storage NAME      what cos, sin and biases are stored in for --analyse: float32, bfloat16 (the default), half
   --export-tables OUT.safetensors  writes cos and sin of positions 0 to N - 1 of --length N (or the model's context
                       length) for another engine, in --storage (float32 where it is left out)
   --layout NAME       whose tables: onnxruntime, flash_attention, vllm, transformers
   --plot FILE.svg     draws the ladder and the attention score against distance (needs gnuplot)
+  --ladder            the wavelength, turns and band of each pair, a line each
   --json              one JSON object instead of text; numbers with 17 digits
   --pairing NAME      half_split or interleaved, for a model_type that is not known
+  --causal, --bidirectional  the same for a file that does not say in which direction its tokens look
+  --all-layers-rotate        the same for a file with windows that does not say which layers rotate
   --honour-partial    partial_rotary_factor counts even where the model class ignores it
   --as-llama-cpp      GGUF: where llama.cpp and the model's authors differ, as llama.cpp
   --help, --version
 
-Exit status: 0; 2 when a file is refused. Warnings go to standard error.
+Exit status: 0; 2 when a file is refused. Warnings head the text; with --json, --analyse and --export-tables they go to
+standard error.
 )";
 
 struct arguments {
@@ -56,6 +60,7 @@ struct arguments {
   bool analyse = false;
   std::optional<posenc::code_storage> storage{};  ///< bfloat16 to analyse, float32 to export
   bool json = false;
+  bool ladder = false;
   bool help = false;
   bool version = false;
   posenc::huggingface_options huggingface{};
@@ -133,6 +138,10 @@ struct arguments {
               " is neither half_split nor interleaved");
       result.huggingface.pairing =
           name == "half_split" ? posenc::pairing::half_split : posenc::pairing::interleaved;
+    } else if (word == "--causal" || word == "--bidirectional") {
+      result.huggingface.causal = word == "--causal";
+    } else if (word == "--all-layers-rotate") {
+      result.huggingface.all_layers_rotate = true;
     } else if (word == "--honour-partial") {
       result.huggingface.always_honour_partial_rotary_factor = true;
     } else if (word == "--as-llama-cpp") {
@@ -141,6 +150,8 @@ struct arguments {
       result.analyse = true;
     } else if (word == "--storage") {
       result.storage = parse_storage(value());
+    } else if (word == "--ladder") {
+      result.ladder = true;
     } else if (word == "--json") {
       result.json = true;
     } else if (word == "--help") {

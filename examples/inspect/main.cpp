@@ -27,8 +27,9 @@ namespace {
 
 inspect::model_view view_of(const std::string& title, posenc::model_description model,
                             const inspect::arguments& asked) {
-  for (const std::string& warning : model.warnings)
-    std::cerr << "posenc-inspect: warning: " << title << ": " << warning << '\n';
+  if (asked.json || asked.analyse || asked.export_tables)  // the text has them
+    for (const std::string& warning : model.warnings)
+      std::cerr << "posenc-inspect: warning: " << title << ": " << warning << '\n';
   return inspect::build(title, std::move(model), asked.length);
 }
 
@@ -79,7 +80,7 @@ void run(const inspect::arguments& asked) {
   if (asked.json)
     std::cout << inspect::json_report(views, asked.positions);
   else
-    inspect::text_report(std::cout, views, asked.positions);
+    inspect::text_report(std::cout, views, asked.positions, asked.ladder);
   if (!asked.plot) return;
   inspect::plot(views, *asked.plot);
   (asked.json ? std::cerr : std::cout) << "drawn: " << *asked.plot << '\n';

@@ -4,9 +4,11 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -164,12 +166,77 @@ inline void tables(std::ostream& out, const encoding_view& view,
 
 }  // namespace detail
 
-/// Describes one model in a few lines for each encoding, without ladders.
+namespace detail {
+
+/// What sets an encoding apart from plain causal attention with rotations of whole heads, in a few words each.
+[[nodiscard]] inline std::vector<std::string> oddities_of(const encoding_view& view) {
+  const posenc::encoding_description& one = view.description;
+  if (!one.attends) return {"no attention"};
+  std::vector<std::string> said;
+  if (!one.beyond.empty()) said.push_back(one.beyond);
+  if (one.kind() == posenc::encoding_kind::none) said.emplace_back("no positions");
+  if (!one.causal) said.emplace_back("tokens see one another both ways");
+  if (one.prefix_lm) said.emplace_back("the tokens of the prompt see one another both ways");
+  if (one.learned_sinks) said.emplace_back("a learned sink joins each softmax");
+  if (one.softcap != 0) said.push_back("scores are capped at " + text("%.6g", one.softcap));
+  if (one.value_dim != 0 && one.value_dim != one.head_dim)
+    said.push_back("values of " + std::to_string(one.value_dim) + " channels beside keys of " +
+                   std::to_string(one.head_dim));
+  if (one.position_scale) said.emplace_back("scores are multiplied by a factor that grows with the position");
+  if (one.softmax_scale && one.head_dim > 0 && one.kind() == posenc::encoding_kind::rope) {
+    const double usual = 1 / std::sqrt(static_cast<double>(one.head_dim));
+    if (std::abs(*one.softmax_scale - usual) > 1e-6 * usual)
+      said.push_back("the softmax scale is " + text("%.6g", *one.softmax_scale) +
+                     ", not 1/sqrt(head_dim) = " + text("%.6g", usual));
+  }
+  if (!view.rope) return said;
+  const posenc::rope_description& rope = one.rope();
+  if (rope.shape().rotary_dim < rope.options.head_dim)
+    said.push_back(std::to_string(rope.shape().rotary_dim) + " of " + std::to_string(rope.options.head_dim) +
+                   " channels rotate");
+  if (rope.turns_backwards) said.emplace_back("it rotates the other way round");
+  if (!rope.axis_of_pair.empty()) said.emplace_back("several axes share the pairs");
+  if (view.rope->attention_factor() != 1)
+    said.push_back("cos and sin are multiplied by " + text("%.6g", view.rope->attention_factor()));
+  const double trained = trained_length(rope), reach = static_cast<double>(rope.context_length.value_or(0));
+  if (trained > 0 && reach > trained)
+    said.push_back("sequences of " + text("%.10g", reach) + " tokens, " + text("%.4g", reach / trained) +
+                   " times the trained length of " + text("%.10g", trained));
+  return said;
+}
+
+/// What a person should know about the file before reading on.
+inline void oddities(std::ostream& out, const model_view& view) {
+  std::vector<std::string> said = view.model.warnings;
+  std::vector<std::pair<std::string, std::string>> of_layers;  // what is said, and of which
+  for (const encoding_view& encoding : view.encodings)
+    for (std::string& one : oddities_of(encoding)) {
+      const std::string layers =
+          encoding.description.layer_type + " layers " + ranges(encoding.description.layers);
+      const auto found = std::find_if(of_layers.begin(), of_layers.end(),
+                                      [&](const auto& other) { return other.first == one; });
+      if (found == of_layers.end())
+        of_layers.emplace_back(std::move(one), layers);
+      else
+        found->second += ", " + layers;
+    }
+  for (const auto& [what, layers] : of_layers) said.push_back(what + " (" + layers + ")");
+  constexpr std::size_t most = 40;
+  if (said.empty()) out << "\nNothing is odd about this file.\n";
+  if (!said.empty()) out << "\nWhat is odd about this file:\n";
+  for (std::size_t n = 0; n < (std::min)(said.size(), most); ++n) out << "  - " << said[n] << '\n';
+  if (said.size() > most) out << "  - and " << said.size() - most << " more\n";
+}
+
+}  // namespace detail
+
+/// Describes one model in a few lines for each encoding, without ladders; what is odd about it comes first.
 inline void summary(std::ostream& out, const model_view& view) {
   out << view.title << ": " << (view.model.model_type.empty() ? "a model" : view.model.model_type) << ", "
       << view.model.layers << " layers";
   if (view.model.context_length) out << ", sequences of up to " << *view.model.context_length << " tokens";
   out << '\n';
+  detail::oddities(out, view);
   for (const encoding_view& encoding : view.encodings) {
     const posenc::encoding_description& one = encoding.description;
     out << '\n'
@@ -183,13 +250,14 @@ inline void summary(std::ostream& out, const model_view& view) {
   }
 }
 
-/// Everything: the first view in full, the others beside its ladders.
+/// Everything: the first view in full, the others beside its ladders, which are printed where they are asked for.
 inline void text_report(std::ostream& out, const std::vector<model_view>& views,
-                        const std::vector<posenc::position>& positions) {
+                        const std::vector<posenc::position>& positions, bool with_ladders) {
   for (const model_view& view : views) {
     summary(out, view);
     out << '\n';
   }
+  if (!with_ladders && positions.empty()) return;
   for (const encoding_view& first : views.front().encodings) {
     if (!first.rope) continue;
     std::vector<const encoding_view*> beside{&first};
@@ -209,7 +277,7 @@ inline void text_report(std::ostream& out, const std::vector<model_view>& views,
       titles.push_back(views[i].title);
     }
     out << first.description.layer_type << ":\n";
-    detail::ladder(out, beside, titles);
+    if (with_ladders) detail::ladder(out, beside, titles);
     for (const encoding_view* view : beside) detail::tables(out, *view, positions);
     out << '\n';
   }

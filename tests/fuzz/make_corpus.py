@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: MIT
 """Writes tests/fuzz/corpus: model files that are right (good_*) and wrong in every way we could think of.
 
-Run by hand from this folder; the files are committed. Python 3.9, nothing else.
+Run by hand from this folder; the files are committed. Python 3.9, nothing else. The families are those that the judge
+has built (tests/golden/judge.json) and the architectures of families/gguf.hpp.
 """
 import json
 import pathlib
+import re
 import struct
 
 corpus = pathlib.Path(__file__).parent / "corpus"
@@ -142,6 +144,13 @@ wrong = {
 for name, change in wrong.items():
     save("config_json", f"{name}.json", json.dumps({**llama, **change}))
 
+root = pathlib.Path(__file__).parents[2]
+rows = (root / "include/posenc/models/families/huggingface.hpp").read_text()
+refused = set(re.findall(r'refused_type\{\s*"([^"]+)"', rows))
+for case in json.loads((root / "tests/golden/judge.json").read_text())["cases"]:
+    if case["config"].get("model_type") not in refused:
+        save("config_json", f"good_judged_{case['type']}.json", json.dumps(case["config"], separators=(",", ":")))
+
 
 # ---- GGUF ----------------------------------------------------------------------------------------------------
 def string(text):
@@ -200,6 +209,11 @@ save("gguf", "good_sections.gguf", file(model("qwen3vl", array("qwen3vl.rope.dim
 save("gguf", "good_bloom.gguf", file(model("bloom")))
 save("gguf", "good_t5.gguf", file(model("t5", u32("t5.attention.relative_buckets_count", 32))))
 save("gguf", "good_gpt2.gguf", file(model("gpt2"), [tensor("position_embd.weight", [16, 64], 1, 0)], b"\0" * 2048))
+for name in re.findall(r'architecture\{\.name = "([^"]+)"', (root / "include/posenc/models/families/gguf.hpp").read_text()):
+    save("gguf", f"good_row_{name}.gguf", file(model(
+        name, u32(f"{name}.attention.relative_buckets_count", 16), u32(f"{name}.attention.head_count_kv", 1),
+        u32(f"{name}.attention.sliding_window", 16), text_key(f"{name}.rope.scaling.type", "yarn"),
+        f32(f"{name}.rope.scaling.factor", 4.0), u32(f"{name}.rope.scaling.original_context_length", 1024))))
 for length in (0, 4, 8, 23, 24, 40, 100, len(llama_file) // 2, len(llama_file) - 17, len(llama_file) - 32):
     save("gguf", f"cut_at_{length}.gguf", llama_file[:length])
 huge = 0xFFFFFFFFFFFFFFF0

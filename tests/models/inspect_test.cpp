@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 /// \file
 /// posenc-inspect: what it prints, as JSON that other programs read and as text.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -13,6 +15,7 @@
 
 #include "../../examples/inspect/arguments.hpp"
 #include "../../examples/inspect/json_report.hpp"
+#include "../../examples/inspect/plot.hpp"
 #include "../../examples/inspect/text_report.hpp"
 #include "golden.hpp"
 #include "refusals.hpp"
@@ -135,7 +138,7 @@ TEST(inspect, a_what_if_stands_beside_todays_model) {
   const json& one = all.at("compared_with")[0].at("encodings")[0];
   EXPECT_DOUBLE_EQ(one.at("attention_factor").get<double>(), 0.1 * std::log(4.0) + 1);
   std::ostringstream text;
-  inspect::text_report(text, views, {0});
+  inspect::text_report(text, views, {0}, true);
   EXPECT_NE(text.str().find("[2] wavelength"), std::string::npos);
   EXPECT_NE(text.str().find("stretched"), std::string::npos);
 }
@@ -158,10 +161,80 @@ TEST(inspect, a_what_if_says_which_trained_length_it_took) {
 
 TEST(inspect, text_shows_bands_and_numbers) {
   std::ostringstream text;
-  inspect::text_report(text, {view_of(golden::find("rope_models.json", "Llama-3.1-8B").at("config"))}, {17});
+  inspect::text_report(text, {view_of(golden::find("rope_models.json", "Llama-3.1-8B").at("config"))}, {17},
+                       true);
   for (const char* part : {"half_split", "500000", "llama3", "factor 8", "kept", "blended", "stretched",
                            "layers 0-31", "position 17", "0.088388347648318"})
     EXPECT_NE(text.str().find(part), std::string::npos) << part;
+}
+
+TEST(inspect, what_is_odd_comes_first_and_the_ladder_where_it_is_asked_for) {
+  const auto text_of = [](const json& config, bool with_ladder) {
+    std::ostringstream text;
+    inspect::text_report(text, {view_of(config)}, {}, with_ladder);
+    return text.str();
+  };
+  const json llama = golden::find("rope_models.json", "Llama-3.1-8B").at("config");
+  const std::string text = text_of(llama, false), full = text_of(llama, true);
+  EXPECT_THAT(text, testing::HasSubstr("What is odd about this file:"));
+  EXPECT_THAT(text, testing::HasSubstr("sequences of 131072 tokens, 16 times the trained length of 8192 "
+                                       "(full_attention layers 0-31)"));
+  EXPECT_LT(text.find("odd about"), text.find("rotary width"));
+  EXPECT_EQ(text.find("wavelength"), text.npos);
+  EXPECT_NE(full.find("wavelength"), full.npos);
+  EXPECT_GT(std::count(full.begin(), full.end(), '\n'), std::count(text.begin(), text.end(), '\n') + 64);
+  const json plain = {{"model_type", "llama"},        {"hidden_size", 64},     {"num_attention_heads", 4},
+                      {"num_hidden_layers", 2},       {"rope_theta", 10000.0}, {"num_key_value_heads", 4},
+                      {"max_position_embeddings", 64}};
+  EXPECT_THAT(text_of(plain, false), testing::HasSubstr("Nothing is odd about this file."));
+  json odd = plain;
+  odd["sliding_windows"] = 3;
+  EXPECT_THAT(text_of(odd, false), testing::HasSubstr("  - not read: the key sliding_windows\n"));
+  const json gpt_oss = {{"model_type", "gpt_oss"}, {"num_hidden_layers", 2}};
+  for (const char* part : {"a learned sink joins each softmax", "cos and sin are multiplied by 1.34657",
+                           "sequences of 131072 tokens, 32 times the trained length of 4096"})
+    EXPECT_THAT(text_of(gpt_oss, false), testing::HasSubstr(part));
+  const json nanochat = {{"model_type", "nanochat"}};
+  EXPECT_THAT(text_of(nanochat, false), testing::HasSubstr("it rotates the other way round"));
+}
+
+TEST(inspect, the_plot_marks_lengths_and_bands_and_names_models_without_paths) {
+  const auto named = [](const char* title, const json& config) {
+    return inspect::build(title, posenc::parse_huggingface(config.dump()), std::nullopt);
+  };
+  const json llama = golden::find("rope_models.json", "Llama-3.1-8B").at("config");
+  const std::string one =
+      inspect::plot_script({named("some/folder/Llama-3.1-8B/config.json", llama)}, "o.svg");
+  const auto count = [](const std::string& text, const std::string& part) {
+    std::size_t n = 0;
+    for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++n;
+    return n;
+  };
+  EXPECT_THAT(one, testing::HasSubstr("title 'Llama-3.1-8B'"));
+  EXPECT_EQ(one.find("folder"), one.npos);
+  EXPECT_EQ(count(one, "'trained length 8192'"), 2u);  // in both plots
+  for (const char* band : {"set label 'kept'", "set label 'blended'", "set label 'stretched'"})
+    EXPECT_EQ(count(one, band), 1u) << band;
+  // Beyond a thousand tokens a row has the least and the most, which differ; before it every distance is there.
+  EXPECT_THAT(one, testing::HasSubstr("filledcurves"));
+  std::istringstream rows(one.substr(one.find("_score << EOD") + 14));
+  double distance = 0, least = 0, most = 0;
+  std::size_t near = 0, swinging = 0;
+  while (rows >> distance >> least >> most) {
+    EXPECT_LE(least, most);
+    if (distance < 1000 && least == most) ++near;
+    if (distance > 1000 && least < most) ++swinging;
+  }
+  EXPECT_GT(near, 150u);
+  EXPECT_GT(swinging, 200u);
+  // A curve for each kind of layer, whatever the layers' masks; files beside one another are named.
+  const json gemma = golden::find("rope_models.json", "Gemma-3-4B [sliding").at("config");
+  const std::string two = inspect::plot_script({named("a/b.json", gemma), named("a/c.gguf", llama)}, "o.svg");
+  EXPECT_THAT(two, testing::HasSubstr("title 'b and c'"));
+  for (const char* title : {"'b, sliding_attention'", "'b, full_attention'", "title 'c'"})
+    EXPECT_EQ(count(two, title), 2u) << title;
+  EXPECT_EQ(two.find("$curve4"), two.npos);
+  EXPECT_EQ(count(inspect::plot_script({named("x.json", gemma)}, "o.svg"), "set label 'kept'"), 0u);
 }
 
 TEST(inspect, the_score_starts_at_one_and_follows_the_cosines) {

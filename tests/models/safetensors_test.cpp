@@ -98,4 +98,13 @@ TEST_F(Safetensors, RefusesEntriesThatDoNotHold) {
                  format_error, "the end of the one before");
 }
 
+TEST(safetensors, nothing_is_left_of_a_file_that_could_not_be_written) {
+  const auto folder = std::filesystem::path(testing::TempDir()) / "posenc_not_a_file.safetensors";
+  std::filesystem::create_directories(folder / "inside");  // cannot be replaced by a file
+  EXPECT_REFUSAL(posenc::write_safetensors(folder, {{"a", {1}, posenc::row_major_matrix<float>::Ones(1, 1)}}),
+                 std::invalid_argument, "cannot be written");
+  EXPECT_FALSE(std::filesystem::exists(folder.string() + ".part"));
+  std::filesystem::remove_all(folder);
+}
+
 }  // namespace safetensors_test

@@ -23,10 +23,10 @@ template <std::size_t N>
 // clang-format off
 /// Names of norms, training, experts and memory that contain a word of those below and change nothing about positions.
 inline constexpr auto harmless_words = std::to_array<std::string_view>({
-    "norm", "router", "loss", "chunk_size_feed_forward", "mamba", "kernel", "linear_num", "linear_key_head_dim",
+    "norm", "router", "expert", "loss", "chunk_size_feed_forward", "mamba", "kernel", "linear_num", "linear_key_head_dim",
     "linear_value_head_dim", "index_head_dim", "index_n_heads", "mlp_layer_types", "decoder_sparse_step",
     "cross_attention_hidden_size", "add_cross_attention", "activation_sparsity", "shard", "final_logit", "position_id",
-    "time_step", "temporal_patch", "pooling", "mtp", "qk_bias"});
+    "time_step", "temporal_patch", "initial_context_length", "pooling", "mtp", "qk_bias"});
 /// Words for positions, widths, layers and masks.
 inline constexpr auto alarming_words = std::to_array<std::string_view>({
     "rope", "rotary", "nope", "qk_", "window", "sliding", "sink", "theta", "alibi", "local_", "global_", "chunk",

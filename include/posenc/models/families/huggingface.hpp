@@ -163,7 +163,7 @@ enum trait : traits_t {
   needs_words = traits_t{1} << 44,  ///< the class's own pattern of layers is in no rule here: files list it
   window_each_side = traits_t{1} << 45,  ///< an encoder whose "sliding_window" counts tokens to either side
   bases_are_switches =
-      traits_t{1} << 46,  ///< "layer_rope_theta" says which layers rotate, by one base for all
+      traits_t{1} << 46,            ///< "layer_rope_theta" says which layers rotate, by one base for all
   lists_bases = traits_t{1} << 47,  ///< files have "layer_rope_theta"
 };
 
@@ -617,7 +617,8 @@ inline constexpr std::array refused_types{
     refused_type{"hrm_text", "its two stacks of layers run in cycles, which a list of layers does not say"},
     refused_type{"ctrl", "its sinusoids have an order of channels of their own, which is not described"},
     refused_type{"pegasus_x", "its encoder attends in blocks and to global tokens, which is not described"},
-    refused_type{"sam3_lite_text_text_model", "the text tower of an image model: its mixers are not described"},
+    refused_type{"sam3_lite_text_text_model",
+                 "the text tower of an image model: its mixers are not described"},
     refused_type{"tipsv2_text_model", "the text tower of an image model: its sinusoids are not described"},
     refused_type{"doge", "its values add a learned mask to the scores"},
     refused_type{"jetmoe", "its experts choose the query heads of a token"},

@@ -758,7 +758,11 @@ class reader final : public rope_blocks {
 
   // ---- Keys whose names alarm the guard and that change nothing ---------------------------------------------------
 
-  void touch_keys_without_effect() const {
+  void touch_keys_without_effect() {
+    if (const auto says = config().boolean("rope_interleaved");
+        says && *says != (family_.pairing == interleaved))
+      warn("rope_interleaved is ", *says ? "true" : "false", ", and ", type_,
+           " pairs channels the other way: it has no effect");
     const auto touch = [&](std::initializer_list<const char*> names) {
       for (const char* key : names) (void)config().has(key);
     };
