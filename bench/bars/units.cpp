@@ -25,7 +25,7 @@ using posenc::fused::matrix_unit;
 
 /// Operations per second of tile products whose operands come from the L1 cache; 0 without AMX.
 double tile_peak() {
-#if defined(POSENC_FUSED_X86_UNITS)
+#if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3
   namespace kernels = posenc::detail::fused_kernels::HWY_NAMESPACE;
   if (!posenc::detail::fused_units::may_use_tiles()) return 0;
   constexpr index_t steps = 8, blocks = 20'000;

@@ -18,6 +18,7 @@
 /// | encodings | every one: lower/encodings.hpp says what each door comes down to |
 /// | masks | every one of masks.hpp; tiles that are hidden are skipped |
 /// | error | relative (norm) ≤ 1e-6 of the exact result for float storage at any position, where scores stay within ±16; beyond, a score s loses \|s\|·6e-8, as in any float softmax |
+/// | products | of floats; of bfloat16 on a matrix unit where all tensors are of 16 bits and the processor has one that pays, within 2.5 times the rounding of the output; or as execution::arithmetic says (fused/executor.hpp) |
 /// | threads | an executor (fused/executor.hpp); the bits of the result do not depend on it |
 /// | memory | per worker, bounded by tile sizes; none is allocated when a workspace is handed in (fused/workspace.hpp) |
 ///

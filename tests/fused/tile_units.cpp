@@ -21,7 +21,7 @@
 #include <posenc/fused/units/emulated-inl.hpp>
 #include <posenc/fused/units/machine.hpp>
 
-#if defined(POSENC_FUSED_X86_UNITS) && defined(__linux__)
+#if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3 && defined(__linux__)
 #include <ucontext.h>
 #endif
 
@@ -189,7 +189,7 @@ TEST(TileUnits, ATableOfProcessorsDecidesWhereAvx512Bf16Pays) {
   EXPECT_FALSE(is_fast_at_avx512_bf16(false, 6));    // Xeon
 }
 
-#if defined(POSENC_FUSED_X86_UNITS)
+#if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3
 TEST(TileUnits, Avx512Bf16GivesTheBitsOfTheManual) {
   if (!posenc::detail::fused_units::this_processor().has_avx512_bf16)
     GTEST_SKIP() << "no AVX-512 BF16 on this processor";

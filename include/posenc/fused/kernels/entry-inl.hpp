@@ -292,7 +292,7 @@ inline HWY_NOINLINE void merge_backward(const attention_problem& problem, const 
 
 /// Highway's name of this instruction set; with a matrix unit that pays, "AVX3_DL+AMX".
 inline HWY_NOINLINE const char* target_name() {
-#if defined(POSENC_FUSED_X86_UNITS)
+#if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3
   const auto with = [](const char* unit) {
     static const std::string name = std::string(hwy::TargetName(HWY_TARGET)) + unit;
     return name.c_str();

@@ -40,7 +40,7 @@ inline HWY_NOINLINE bool has_unit(fused::matrix_unit unit) {
       return true;
     case matrix_unit::emulated:
       return fits_tiles();
-#if defined(POSENC_FUSED_X86_UNITS)
+#if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3
     case matrix_unit::avx512_bf16:
       return fused_units::this_processor().has_avx512_bf16;
     case matrix_unit::amx:
@@ -386,7 +386,7 @@ inline HWY_NOINLINE void run_on_unit(const prefill_task& task, const task_plan& 
     matrix_task work{task, own, plan.pieces, multiply};
     work.run(work, to);
   };
-#if defined(POSENC_FUSED_X86_UNITS)
+#if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3
   if (plan.unit == fused::matrix_unit::amx) {
     const amx_unit::session tiles;
     return run_by(amx_unit::multiply<weigher>);

@@ -374,7 +374,7 @@ struct prefill_task {
   template <class Task>
   HWY_NOINLINE void write_partials(const Task& task, float* to) const {
     const index_t channels = round_up(problem.value_dim, panel_width());
-    for_each_panel(task, [&](index_t first, index_t end, const float* const* outputs) {
+    for_each_panel(task, [&](index_t first, index_t end, const float* const* outputs) HWY_ATTR {
       for (index_t r = first; r < end; ++r, to += partial_stride(problem)) {
         std::copy_n(outputs[0] + (r - first) * scratch.output_stride, channels, to);
         to[channels] = scratch.largest[r];

@@ -17,7 +17,7 @@
 
 #include <posenc/fused/units/avx512_bf16-inl.hpp>
 
-#if defined(POSENC_FUSED_X86_UNITS)
+#if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 

@@ -15,12 +15,7 @@
 
 #include <posenc/fused/units/tiles-inl.hpp>
 
-#undef POSENC_FUSED_X86_UNITS
-#if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3 && (HWY_COMPILER_GCC || HWY_COMPILER_CLANG)
-#define POSENC_FUSED_X86_UNITS
-#endif
-
-#if defined(POSENC_FUSED_X86_UNITS)
+#if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3
 HWY_BEFORE_NAMESPACE();
 namespace posenc::inline v0_2::detail::fused_kernels::HWY_NAMESPACE {
 

@@ -8,15 +8,6 @@
 
 #include <posenc/fused/executor.hpp>
 
-#if defined(__x86_64__) && defined(__GNUC__)
-#define POSENC_HAS_CPUID
-#include <cpuid.h>
-#if defined(__linux__)
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
-#endif
-
 namespace posenc::inline v0_2::detail::fused_units {
 
 /// What the processor says of itself.
@@ -32,26 +23,38 @@ struct processor {
   return is_amd && family >= 0x19;
 }
 
-#if defined(POSENC_HAS_CPUID)
+#if defined(__x86_64__) && defined(__GNUC__)
+struct cpuid_words {
+  std::uint32_t a = 0, b = 0, c = 0, d = 0;
+};
+[[nodiscard]] inline cpuid_words cpuid(std::uint32_t leaf, std::uint32_t subleaf = 0) noexcept {
+  cpuid_words words;
+  asm volatile("cpuid"
+               : "=a"(words.a), "=b"(words.b), "=c"(words.c), "=d"(words.d)
+               : "a"(leaf), "c"(subleaf));
+  return words;
+}
+/// What the operating system keeps of a thread's registers.
+[[nodiscard]] inline std::uint32_t kept_state() noexcept {
+  std::uint32_t low, high;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return low;
+}
+
 [[nodiscard]] inline processor look_at_processor() noexcept {
+  constexpr std::uint32_t vectors = 0xe6, tiles = 3u << 17;
+  const auto has = [](std::uint32_t word, int bit) { return ((word >> bit) & 1u) != 0; };
+  const cpuid_words vendor = cpuid(0), version = cpuid(1);
+  if (vendor.a < 7 || !has(version.c, 27)) return {};  // no xgetbv
+  const std::uint32_t kept = kept_state(), base_family = (version.a >> 8) & 0xfu;
+  const std::uint32_t family = base_family == 0xfu ? base_family + ((version.a >> 20) & 0xffu) : base_family;
+  const bool is_amd = vendor.b == 0x68747541u && vendor.d == 0x69746e65u && vendor.c == 0x444d4163u;
+  const cpuid_words features = cpuid(7);
   processor found;
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  if (__get_cpuid(0, &a, &b, &c, &d) == 0) return found;
-  const bool is_amd = b == signature_AMD_ebx && c == signature_AMD_ecx && d == signature_AMD_edx;
-  __get_cpuid(1, &a, &b, &c, &d);
-  const unsigned base_family = (a >> 8) & 0xfu;
-  const unsigned family = base_family == 0xfu ? base_family + ((a >> 20) & 0xffu) : base_family;
-  const bool has_xgetbv = ((c >> 27) & 1u) != 0;
-  unsigned low = 0, high = 0;
-  if (has_xgetbv) asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  constexpr unsigned zmm_state = 0xe6, tile_state = 3u << 17;
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return found;
-  const bool has_tiles = ((d >> 22) & 1u) != 0 && ((d >> 24) & 1u) != 0;
 #if defined(__linux__)
-  found.has_amx = has_tiles && (low & tile_state) == tile_state;
+  found.has_amx = has(features.d, 22) && has(features.d, 24) && (kept & tiles) == tiles;
 #endif
-  if (__get_cpuid_count(7, 1, &a, &b, &c, &d) == 0) return found;
-  found.has_avx512_bf16 = ((a >> 5) & 1u) != 0 && (low & zmm_state) == zmm_state;
+  found.has_avx512_bf16 = features.a >= 1 && has(cpuid(7, 1).a, 5) && (kept & vectors) == vectors;
   found.is_fast_at_avx512_bf16 = found.has_avx512_bf16 && is_fast_at_avx512_bf16(is_amd, family);
   return found;
 }
@@ -66,10 +69,15 @@ struct processor {
 
 /// Asks Linux, once, to let this process use tiles (feature 18: their data). False where it does not.
 [[nodiscard]] inline bool may_use_tiles() noexcept {
-#if defined(POSENC_HAS_CPUID) && defined(__linux__)
-  constexpr long ask_for_permission = 0x1023, tile_data = 18;
-  static const bool permitted =
-      this_processor().has_amx && syscall(SYS_arch_prctl, ask_for_permission, tile_data) == 0;
+#if defined(__x86_64__) && defined(__GNUC__) && defined(__linux__)
+  static const bool permitted = [] {
+    if (!this_processor().has_amx) return false;
+    // arch_prctl(ARCH_REQ_XCOMP_PERM, 18), for which the C library has no function.
+    constexpr long arch_prctl = 158, ask_for_permission = 0x1023, tile_data = 18;
+    long result = arch_prctl;
+    asm volatile("syscall" : "+a"(result) : "D"(ask_for_permission), "S"(tile_data) : "rcx", "r11", "memory");
+    return result == 0;
+  }();
   return permitted;
 #else
   return false;
