@@ -48,7 +48,7 @@ class attention {
         posenc::embed_rows_backward(matrix(d.middleRows(at, tokens)), positions.now,
                                     posenc::positions::from(0), sums);
       positions.add_gradient(sums);
-      x->gradient += d;
+      x->grown() += d;
     });
   }
 
@@ -69,8 +69,8 @@ class attention {
         for (index_t at = 0; at < d.rows(); at += tokens)
           batch.push_back({view(q->value, at, tokens), view(k->value, at, tokens), view(v->value, at, tokens),
                            view(to.value, at, tokens), scalars(lse, at, tokens), view(d, at, tokens),
-                           view(q->gradient, at, tokens), view(k->gradient, at, tokens),
-                           view(v->gradient, at, tokens), options_});
+                           view(q->grown(), at, tokens), view(k->grown(), at, tokens),
+                           view(v->grown(), at, tokens), options_});
         const std::span<const posenc::backward_sequence<float>> all(batch);
         positions.add_gradient(posenc::fused::attention_backward_batch(all, positions.now, how()).encoding);
       });

@@ -9,6 +9,10 @@
 #include <string>
 #include <vector>
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
 #include "../llama/arguments.hpp"
 #include "../llama/console.hpp"
 #include "model.hpp"
@@ -114,6 +118,10 @@ void run(const llama::arguments& line) {
 }  // namespace
 
 int main(int argc, char** argv) try {
+#if defined(__GLIBC__)
+  // Matrices come and go in every step: their pages are kept, rather than given back and cleared anew.
+  mallopt(M_TRIM_THRESHOLD, 1 << 30), mallopt(M_MMAP_THRESHOLD, 1 << 25);
+#endif
   const llama::arguments line({argv + 1, argv + argc},
                               {"--encoding", "--task", "--text", "--steps", "--batch", "--tokens", "--width",
                                "--heads", "--layers", "--seed", "--threads", "--length", "--scaling",

@@ -29,9 +29,14 @@ struct profile {
   }
 };
 
-/// A result on its way, and the gradient of the loss by it.
+/// A result on its way, and the gradient of the loss by it, which has memory once something has been added to it.
 struct node {
   matrix value, gradient{};
+
+  [[nodiscard]] matrix& grown() {
+    if (gradient.size() == 0) gradient = matrix::Zero(value.rows(), value.cols());
+    return gradient;
+  }
 };
 using value = std::shared_ptr<node>;
 
@@ -44,12 +49,12 @@ class tape {
   value make(matrix result, Back&& back) {
     value y = std::make_shared<node>(node{std::move(result)});
     if (!learns_) return y;
-    y->gradient = matrix::Zero(y->value.rows(), y->value.cols());
     back_.push_back([y, back = std::forward<Back>(back)] { back(*y); });
     return y;
   }
-  void play_backwards() const {
-    std::for_each(back_.rbegin(), back_.rend(), [](const auto& back) { back(); });
+  /// What has been played is forgotten, so that its memory serves what comes.
+  void play_backwards() {
+    for (; !back_.empty(); back_.pop_back()) back_.back()();
   }
   template <class Work>
   void time(double profile::*what, const Work& work) const {
@@ -58,7 +63,7 @@ class tape {
 
   value add(const value& a, const value& b) {
     return make(a->value + b->value,
-                [=](const node& y) { a->gradient += y.gradient, b->gradient += y.gradient; });
+                [=](const node& y) { a->grown() += y.gradient, b->grown() += y.gradient; });
   }
   /// x·W
   value product(const value& x, parameter& weight) {
@@ -67,7 +72,7 @@ class tape {
     return make(std::move(y), [=, this, &weight](const node& to) {
       time(&profile::products, [&] {
         weight.gradient.noalias() += x->value.transpose() * to.gradient;
-        x->gradient.noalias() += to.gradient * weight.value.transpose();
+        x->grown().noalias() += to.gradient * weight.value.transpose();
       });
     });
   }
@@ -81,14 +86,14 @@ class tape {
       gain.gradient.row(0).array() += (d * unit).colwise().sum();
       const matrix d_unit = d.rowwise() * gain.value.row(0).array();
       const Eigen::ArrayXf along = (d_unit.array() * unit).rowwise().mean();
-      x->gradient.array() += (d_unit.array() - unit.colwise() * along).colwise() * scale;
+      x->grown().array() += (d_unit.array() - unit.colwise() * along).colwise() * scale;
     });
   }
   /// x·σ(x), element by element.
   value silu(const value& x) {
     return make(x->value.array() / (1 + (-x->value.array()).exp()), [=](const node& to) {
       const auto gate = (1 + (-x->value.array()).exp()).inverse().eval();
-      x->gradient.array() += to.gradient.array() * gate * (1 + x->value.array() * (1 - gate));
+      x->grown().array() += to.gradient.array() * gate * (1 + x->value.array() * (1 - gate));
     });
   }
   /// Mean cross-entropy in nats of the tokens wanted, of which those below 0 do not count, under logits x·Wᵀ.
@@ -111,7 +116,7 @@ class tape {
     }
     make({}, [=, this, &weight, d = std::move(d_logits)](const node&) {
       time(&profile::products, [&] {
-        x->gradient.noalias() += d * weight.value;
+        x->grown().noalias() += d * weight.value;
         weight.gradient.noalias() += d.transpose() * x->value;
       });
     });
