@@ -9,6 +9,7 @@ import sys
 
 # File, and a pattern whose group is the version, or its major.minor part.
 PLACES = [
+    ("python/pyproject.toml", r'^version = "(\S+)"$'),
     ("CITATION.cff", r"^version: (\S+)$"),
     ("CHANGELOG.md", r"^## \[?(\d+\.\d+\.\d+)"),
     ("README.md", r"find_package\(posenc (\d+\.\d+) "),
