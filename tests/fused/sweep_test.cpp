@@ -73,9 +73,9 @@ void sweep_units(std::uint32_t first, std::uint32_t count) {
 }
 
 TEST(FusedSweep, MatrixUnitsEqualTheReference) {
-  sweep_units<float>(60'000, cases() / 12);
-  sweep_units<Eigen::bfloat16>(70'000, cases() / 24);
-  sweep_units<float, Eigen::half, Eigen::bfloat16, float>(80'000, cases() / 24);
+  sweep_units<float>(60'000, cases() / 24);
+  sweep_units<Eigen::bfloat16>(70'000, cases() / 48);
+  sweep_units<float, Eigen::half, Eigen::bfloat16, float>(80'000, cases() / 48);
 }
 
 TEST(FusedSweep, RunsOnTheTargetsItShould) {

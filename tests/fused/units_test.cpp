@@ -55,15 +55,15 @@ posenc::rope<T> rope_of(index_t head_dim) {
 /// One causal call far out, and its answer in double.
 template <class S>
 struct call {
-  index_t head_dim = 64, tokens = 150;
+  index_t head_dim = 32, tokens = 70;  // the emulation is slow in an unoptimised build
   posenc::attention_options options;
   row_major_matrix<S> q, k, v;
   row_major_matrix<double> expected;
 
-  explicit call(position start) : options{.heads = 4, .kv_heads = 2, .mask = posenc::causal} {
+  explicit call(position start) : options{.heads = 2, .kv_heads = 1, .mask = posenc::causal} {
     options.key_positions = posenc::positions::from(start);
-    q = random_matrix<S>(tokens, 4 * head_dim, 1), k = random_matrix<S>(tokens, 2 * head_dim, 2);
-    v = random_matrix<S>(tokens, 2 * head_dim, 3);
+    q = random_matrix<S>(tokens, 2 * head_dim, 1), k = random_matrix<S>(tokens, head_dim, 2);
+    v = random_matrix<S>(tokens, head_dim, 3);
     const auto widened = [](const row_major_matrix<S>& m) {
       return row_major_matrix<double>(m.template cast<float>().template cast<double>());
     };
@@ -81,18 +81,19 @@ struct call {
 };
 
 TEST(MatrixUnits, KeepWhatTheirArithmeticPromisesAtEveryPosition) {
-  for (const position start : {0, 131'072, 1'000'000}) {
+  for (const position start : repetitions::first_of_all<position>(1, {1'000'000, 131'072, 0})) {
     const call<float> in_float(start);
     const call<bfloat16> in_bfloat16(start);
     const call<half> in_half(start);
     on_every_unit([&](matrix_unit unit, const std::string& where) {
       const std::string what = where + ", from " + std::to_string(start);
       EXPECT_LE(in_float.error({.arithmetic = arithmetic::bfloat16x3, .unit = unit}), 1e-6) << what;
-      EXPECT_LE(in_float.error({.arithmetic = arithmetic::bfloat16x2, .unit = unit}), 1e-5) << what;
+      const double of_two = in_float.error({.arithmetic = arithmetic::bfloat16x2, .unit = unit});
+      EXPECT_LE(of_two, 1e-5) << what;
       EXPECT_LE(in_bfloat16.error({.unit = unit}), 2.5 * in_bfloat16.rounding()) << what;
       EXPECT_LE(in_half.error({.unit = unit}), 2.5 * in_half.rounding()) << what;
       // Fewer pieces are less exact: the unit, and no product of floats, gave what is above.
-      EXPECT_GE(in_float.error({.arithmetic = arithmetic::bfloat16x2, .unit = unit}), 2e-6) << what;
+      EXPECT_GE(of_two, 2e-6) << what;
       EXPECT_GE(in_float.error({.arithmetic = arithmetic::bfloat16, .unit = unit}), 1e-3) << what;
     });
   }
@@ -118,7 +119,7 @@ TEST(MatrixUnits, TheBitsOfARowDoNotDependOnItsNeighbours) {
   // Other queries and heads see other keys and grow at other times; row 40 of head 1 sees the same.
   const call<float> one(0);
   for (const arithmetic how : {arithmetic::bfloat16, arithmetic::bfloat16x2}) {
-    auto q = random_matrix<float>(one.tokens, 4 * one.head_dim, 99);
+    auto q = random_matrix<float>(one.tokens, 2 * one.head_dim, 99);
     q *= 30.0f;
     q.block(40, one.head_dim, 1, one.head_dim) = one.q.block(40, one.head_dim, 1, one.head_dim);
     const execution by{.arithmetic = how, .unit = matrix_unit::emulated};
@@ -131,8 +132,8 @@ TEST(MatrixUnits, TheBitsOfARowDoNotDependOnItsNeighbours) {
 
 TEST(MatrixUnits, ScoresThatGrowTileAfterTileAreRescaled) {
   // Every tile of keys is larger than the one before, by little, by enough to be raised, and by far.
-  for (const float growth : {0.5f, 3.0f, 40.0f}) {
-    const index_t keys = 500, queries = 40, channels = 32;
+  for (const float growth : repetitions::first_of_all<float>(1, {3.0f, 0.5f, 40.0f})) {
+    const index_t keys = 300, queries = 20, channels = 32;
     const row_major_matrix<float> q = row_major_matrix<float>::Constant(queries, channels, 1.0f);
     row_major_matrix<float> k(keys, channels);
     for (index_t t = 0; t < keys; ++t)
@@ -151,8 +152,8 @@ TEST(MatrixUnits, ScoresThatGrowTileAfterTileAreRescaled) {
 }
 
 TEST(MatrixUnits, NumbersThatAreNoneReachWhoSeesThemAndNoOther) {
-  for (const index_t tokens : {70, 300})
-    for (const float value : {nan, infinity, 1e30f})
+  for (const index_t tokens : repetitions::first_of_all<index_t>(1, {70, 140}))
+    for (const float value : repetitions::first_of_all<float>(2, {nan, 1e30f, infinity}))
       for (const int tensor : {0, 1, 2}) {
         auto q = random_matrix<float>(tokens, 2 * 24, 1), k = random_matrix<float>(tokens, 24, 2),
              v = random_matrix<float>(tokens, 24, 3);
@@ -162,13 +163,13 @@ TEST(MatrixUnits, NumbersThatAreNoneReachWhoSeesThemAndNoOther) {
         const auto wanted = posenc::reference::attention(q, k, v, encoding, options);
         on_every_unit([&](matrix_unit unit, const std::string& where) {
           const auto found = posenc::fused::attention(q, k, v, encoding, options,
-                                                      {.arithmetic = arithmetic::bfloat16x3, .unit = unit});
+                                                      {.arithmetic = arithmetic::bfloat16x2, .unit = unit});
           for (index_t r = 0; r < tokens; ++r)
             for (index_t c = 0; c < 2 * 24; ++c) {
               ASSERT_EQ(std::isfinite(found(r, c)), std::isfinite(wanted(r, c)))
                   << where << ", " << value << " in tensor " << tensor << ", row " << r << ", channel " << c;
               if (std::isfinite(wanted(r, c))) {
-                ASSERT_NEAR(found(r, c), wanted(r, c), 2e-5f * std::max(1.0f, std::abs(wanted(r, c))))
+                ASSERT_NEAR(found(r, c), wanted(r, c), 5e-5f * std::max(1.0f, std::abs(wanted(r, c))))
                     << where << ", " << value << " in tensor " << tensor << ", row " << r << ", channel "
                     << c;
               }
@@ -215,7 +216,7 @@ TEST(MatrixUnits, FewQueriesAndRelativeRowsAreMultipliedInFloat) {
 }
 
 TEST(MatrixUnits, HeadsOfALatentCacheSideBySideTakeAUnitToo) {
-  const index_t heads = 64, keys = 2100, head_dim = 96, value_dim = 64;
+  const index_t heads = 40, keys = 2100, head_dim = 32, value_dim = 16;
   const auto q = random_matrix<float>(1, heads * head_dim, 1), k = random_matrix<float>(keys, head_dim, 2),
              v = random_matrix<float>(keys, value_dim, 3);
   const posenc::attention_options options{
@@ -253,12 +254,12 @@ TEST(MatrixUnits, AUnitThatTheMachineLacksIsRefusedByName) {
 TEST(MatrixUnits, AWorkspaceOfTheBytesThatAreToldIsEnough) {
   const call<float> one(0);
   const execution how{.arithmetic = arithmetic::bfloat16x3, .unit = matrix_unit::emulated};
-  row_major_matrix<float> out(one.tokens, 4 * one.head_dim);
+  row_major_matrix<float> out(one.tokens, 2 * one.head_dim);
   using sequence = posenc::fused::sequence<float, float, float, float>;
-  const sequence sequences[] = {{posenc::token_major(one.q.data(), one.tokens, 4, one.head_dim),
-                                 posenc::token_major(one.k.data(), one.tokens, 2, one.head_dim),
-                                 posenc::token_major(one.v.data(), one.tokens, 2, one.head_dim),
-                                 posenc::token_major(out.data(), one.tokens, 4, one.head_dim),
+  const sequence sequences[] = {{posenc::token_major(one.q.data(), one.tokens, 2, one.head_dim),
+                                 posenc::token_major(one.k.data(), one.tokens, 1, one.head_dim),
+                                 posenc::token_major(one.v.data(), one.tokens, 1, one.head_dim),
+                                 posenc::token_major(out.data(), one.tokens, 2, one.head_dim),
                                  {},
                                  one.options}};
   const auto encoding = rope_of<float>(one.head_dim);
