@@ -28,6 +28,9 @@ PRELUDE = """#include <cstdio>
 #include <posenc/models.hpp>
 #include <posenc/posenc.hpp>
 #include <posenc/testing.hpp>
+#if __has_include(<mpi.h>)
+#include <posenc/distributed/mpi.hpp>
+#endif
 
 #pragma GCC diagnostic ignored "-Wunused-variable"
 #pragma GCC diagnostic ignored "-Wunused-but-set-variable"
