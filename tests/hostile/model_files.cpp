@@ -19,7 +19,7 @@
 
 #include <posenc/models.hpp>
 
-#include "gguf_bytes.hpp"
+#include "models/gguf_bytes.hpp"
 #include "refusals.hpp"
 
 #if defined(__SANITIZE_ADDRESS__)
