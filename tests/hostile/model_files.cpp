@@ -99,7 +99,9 @@ void cheap(const std::function<void()>& f, double most_milliseconds = 100,
     best = (std::min)(best, 1e3 * static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
     peak = (std::max)(peak, counted::most() - before);
   }
-  EXPECT_LT(best, is_optimised ? most_milliseconds : 100 * most_milliseconds);
+  // Slow and busy machines take several times as long as the one on which the bars were met; the kinds of fault that this
+  // is about, a hundred times and more.
+  EXPECT_LT(best, (is_optimised ? 5 : 100) * most_milliseconds);
   if (!POSENC_TEST_IS_SANITIZED) {
     EXPECT_LT(peak, most_bytes);
   }
