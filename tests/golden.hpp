@@ -14,12 +14,13 @@
 
 namespace golden {
 
-/// The cases of a golden file, an array of objects.
+/// The cases of a golden file: an array of objects, or "cases" beside "about", which says the command that wrote it.
 inline nlohmann::json cases(const std::string& file) {
   const std::string path = std::string(POSENC_GOLDEN_DIR) + "/" + file;
   std::ifstream stream(path);
   if (!stream) throw std::runtime_error("cannot open " + path);
-  return nlohmann::json::parse(stream);
+  nlohmann::json content = nlohmann::json::parse(stream);
+  return content.contains("about") && content.contains("cases") ? content.at("cases") : content;
 }
 
 /// The case whose name starts with `name`. \throws std::runtime_error when there is none.

@@ -137,5 +137,6 @@ def run(encoding, s):
 
 
 with open("tests/golden/backward.json", "w", encoding="utf-8") as file:
-    json.dump([run(e, s) for s in SHAPES for e in ENCODINGS], file, separators=(",", ":"))
+    json.dump({"about": "python tools/make_backward_golden.py; torch " + torch.__version__.split("+")[0],
+               "cases": [run(e, s) for s in SHAPES for e in ENCODINGS]}, file, separators=(",", ":"))
     file.write("\n")

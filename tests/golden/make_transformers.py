@@ -235,7 +235,7 @@ def main():
         if differs:
             case["differs"] = differs
         cases.append(case)
-    content = {"torch": TORCH, "transformers": TRANSFORMERS, "frequencies": cases, "rotated": rotated_vectors()}
+    content = {"about": "python tests/golden/make_transformers.py", "torch": TORCH, "transformers": TRANSFORMERS, "frequencies": cases, "rotated": rotated_vectors()}
     with open("transformers.json", "w") as stream:
         text = json.dumps(content, separators=(",", ":"))
         stream.write(text.replace('{"name"', '\n{"name"') + "\n")

@@ -171,7 +171,9 @@ def main():
             rows.append({"name": name, "config": config, "expect": ask(config)})
         except Exception as error:  # reported, so that a class that moved is seen
             print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
-    print("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]")
+    about = "python tests/golden/model_configs.py > tests/golden/model_configs.json; " \
+        f"transformers {transformers.__version__}, torch {torch.__version__.split('+')[0]}"
+    print('{"about": ' + json.dumps(about) + ', "cases": [\n' + ",\n".join(json.dumps(row) for row in rows) + "\n]}")
 
 
 main()

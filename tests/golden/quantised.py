@@ -55,4 +55,5 @@ cases = [
     {"name": "q8_0", "blocks": q8_0_blocks()},
     {"name": "float8_e4m3", "of_patterns": bits(patterns), "numbers": bits(numbers), "codes": [int(c) for c in codes]},
 ]
-print("[" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases) + "]")
+about = "python tests/golden/quantised.py > tests/golden/quantised.json; gguf 0.19.0, numpy 2.4.6, torch 2.15.0"
+print('{"about": ' + json.dumps(about) + ', "cases": [' + ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases) + "]}")

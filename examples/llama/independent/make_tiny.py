@@ -103,7 +103,8 @@ def main(folder):
     words = reference.tokenizer(path)
     ids = words.encode(reference.PROMPT).ids[:160]
     tensors = {}
-    facts = {"versions": "transformers 4.46.3, tokenizers 0.20.3, gguf 0.17.1, float32",
+    facts = {"about": "python examples/llama/independent/make_tiny.py tests/golden/tiny_llama",
+             "versions": "transformers 4.46.3, tokenizers 0.20.3, gguf 0.17.1, float32",
              "texts": [{"text": text, "tokens": words.encode(text).ids} for text in TEXTS], "tokens": ids}
     for name, scaling in SCALINGS.items():
         model = reference.load(path, scaling)
