@@ -42,6 +42,7 @@ class context {
   /// \throws std::invalid_argument when MPI runs without MPI_THREAD_FUNNELED, or tokens < 0
   context(MPI_Comm of, index_t tokens, split_kind kind = split_kind::zigzag, index_t stripe = usual_stripe)
       : context(of, split(tokens, ranks_of(of), kind, stripe)) {}
+  /// The same rows of queries and of keys.
   context(MPI_Comm of, const split& rows) : context(of, rows, rows) {}
   /// Queries and keys divided each in a way of its own: a chunk of queries over a longer cache.
   /// \throws std::invalid_argument when a split is not for so many ranks
@@ -69,7 +70,9 @@ class context {
     MPI_Comm_free(&communicator_);
   }
 
+  /// This process's number in the communicator.
   [[nodiscard]] index_t rank() const noexcept { return rank_; }
+  /// Processes of the communicator.
   [[nodiscard]] index_t ranks() const noexcept { return ranks_; }
   /// Which rows of q and of the output each rank has.
   [[nodiscard]] const split& queries() const noexcept { return queries_; }

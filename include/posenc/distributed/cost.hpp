@@ -21,7 +21,7 @@ namespace posenc::inline v0_2::mpi {
 
 /// Ranks and what is between them.
 struct cluster {
-  index_t ranks = 1;
+  index_t ranks = 1;     ///< processes
   double bandwidth = 0;  ///< bytes per second from a rank to the next, while it receives as many
   double latency = 0;    ///< seconds until a message begins to arrive
   double speed = 0;      ///< floating-point operations per second of a rank
@@ -29,15 +29,18 @@ struct cluster {
 
 /// What is attended to, all ranks together.
 struct call_shape {
-  index_t queries = 0, keys = 0;
-  index_t heads = 1, kv_heads = 1;
-  index_t head_dim = 0, value_dim = 0;
-  attention_mask mask = causal;  ///< causal or bidirectional
-  split_kind split = split_kind::zigzag;
-  index_t stripe = usual_stripe;
-  double query_bytes = 4;  ///< of a number of q and of the output
-  double key_bytes = 4;    ///< of a number of k, scales included
-  double value_bytes = 4;  ///< of a number of v
+  index_t queries = 0;                    ///< query rows
+  index_t keys = 0;                       ///< key rows
+  index_t heads = 1;                      ///< query heads
+  index_t kv_heads = 1;                   ///< key/value heads
+  index_t head_dim = 0;                   ///< channels of a query and of a key
+  index_t value_dim = 0;                  ///< channels of a value
+  attention_mask mask = causal;           ///< causal or bidirectional
+  split_kind split = split_kind::zigzag;  ///< how rows are divided
+  index_t stripe = usual_stripe;          ///< rows of a stripe, where they are divided in stripes
+  double query_bytes = 4;                 ///< of a number of q and of the output
+  double key_bytes = 4;                   ///< of a number of k, scales included
+  double value_bytes = 4;                 ///< of a number of v
 };
 
 /// Times in seconds and bytes, of the rank that has most of them.

@@ -15,10 +15,12 @@ inline namespace HWY_NAMESPACE {
 /// The fused functions of this translation unit's instruction set (fused/target.hpp), to hand to what does not depend
 /// on it.
 struct local_engine {
+  /// fused::attention_into.
   template <class... Arguments>
   void attention(Arguments&&... arguments) const {
     fused::attention_into(std::forward<Arguments>(arguments)...);
   }
+  /// fused::attention_backward_into.
   template <class Sequence, class E>
   [[nodiscard]] parameter_gradients<float> backward(const Sequence& sequence, const E& encoding,
                                                     const fused::execution& how) const {

@@ -79,7 +79,9 @@ class split {
     add(rank, count);
   }
 
+  /// Rows of the whole sequence.
   [[nodiscard]] index_t tokens() const noexcept { return tokens_; }
+  /// Processes that it is divided among.
   [[nodiscard]] index_t ranks() const noexcept { return static_cast<index_t>(of_ranks_.size()); }
   /// The ranges of a rank.
   [[nodiscard]] std::span<const row_range> pieces(index_t rank) const noexcept {
