@@ -25,6 +25,7 @@
 #include <posenc/distributed/ring.hpp>
 #include <posenc/distributed/travel.hpp>
 #include <posenc/distributed/wire.hpp>
+#include <posenc/fused/backward.hpp>
 
 namespace posenc::inline v0_2 {
 namespace detail::distributed {
@@ -78,48 +79,33 @@ void narrow(const float* from, const heads_view<T>& to) {
       std::transform(from, from + to.head_dim, to(t, h).begin(), [](float x) { return static_cast<T>(x); });
 }
 
-/// Sums of what a call learns, in double.
-class parameter_sums {
- public:
-  void add(const parameter_gradients<float>& part) {
-    if (names_.size() == 0) names_ = parameter_list<float>::zeros_like(part.encoding);
-    encoding_.resize(part.encoding.size());
-    for (std::size_t n = 0; n < encoding_.size(); ++n)
-      encoding_[n] += static_cast<double>(part.encoding.values()[n]);
-    for (std::size_t n = 0; n < part.head_scales.size(); ++n)
-      head_scales_[n] += static_cast<double>(part.head_scales[n]);
-  }
-  std::vector<double> encoding_{}, head_scales_{}, sinks_{};
-  parameter_list<float> names_{};
+/// Adds what a part learned; sinks are those of the whole call (add_sink_gradients).
+inline void add_learned(const parameter_gradients<float>& part, parameter_gradients<double>& to) {
+  const auto add = [](std::span<const float> from, std::span<double> sums) {
+    std::transform(sums.begin(), sums.end(), from.begin(), sums.begin(),
+                   [](double sum, float x) { return sum + static_cast<double>(x); });
+  };
+  add(part.encoding.values(), to.encoding.values()), add(part.head_scales, to.head_scales);
+}
 
-  /// The sums over all ranks, in their order, on every rank.
-  [[nodiscard]] parameter_gradients<float> over(const mpi::context& ring) const {
-    parameter_gradients<float> result;
-    result.encoding = names_;
-    const std::vector<double> e = sum(ring, encoding_), h = sum(ring, head_scales_), s = sum(ring, sinks_);
-    for (std::size_t n = 0; n < e.size(); ++n) result.encoding.values()[n] = static_cast<float>(e[n]);
-    for (const double x : h) result.head_scales.push_back(static_cast<float>(x));
-    for (const double x : s) result.sinks.push_back(static_cast<float>(x));
-    return result;
-  }
-
- private:
-  /// An all-reduce of MPI's may add in any order; so a piece at a time is gathered and added here.
-  [[nodiscard]] static std::vector<double> sum(const mpi::context& ring, const std::vector<double>& own) {
-    constexpr std::size_t piece = 4096;
-    std::vector<double> all(static_cast<std::size_t>(ring.ranks()) * (std::min)(piece, own.size())),
-        result(own.size(), 0.0);
-    for (std::size_t first = 0; first < own.size(); first += piece) {
-      const std::size_t count = (std::min)(piece, own.size() - first);
-      check(MPI_Allgather(own.data() + first, static_cast<int>(count), MPI_DOUBLE, all.data(),
-                          static_cast<int>(count), MPI_DOUBLE, ring.communicator()),
-            "MPI_Allgather");
-      for (std::size_t rank = 0; rank < static_cast<std::size_t>(ring.ranks()); ++rank)
-        for (std::size_t n = 0; n < count; ++n) result[first + n] += all[rank * count + n];
+/// Sums over all ranks, in their order, on every rank. An all-reduce of MPI's may add in any order; so a piece at a time is
+/// gathered and added here.
+inline void add_over_ranks(const mpi::context& ring, std::span<double> own) {
+  constexpr std::size_t piece = 4096;
+  const auto ranks = static_cast<std::size_t>(ring.ranks());
+  std::vector<double> all(ranks * (std::min)(piece, own.size()));
+  for (std::size_t first = 0; first < own.size(); first += piece) {
+    const std::size_t count = (std::min)(piece, own.size() - first);
+    check(MPI_Allgather(own.data() + first, static_cast<int>(count), MPI_DOUBLE, all.data(),
+                        static_cast<int>(count), MPI_DOUBLE, ring.communicator()),
+          "MPI_Allgather");
+    for (std::size_t n = 0; n < count; ++n) {
+      double sum = 0;
+      for (std::size_t rank = 0; rank < ranks; ++rank) sum += all[rank * count + n];
+      own[first + n] = sum;
     }
-    return result;
   }
-};
+}
 
 /// dsink_h −= e^{sink − log_sum_exp_i}·D_i over this rank's rows: once for the call, and not for each part.
 template <class Q, class K, class V, class O>
@@ -144,9 +130,7 @@ template <class Q, class K, class V, class O, class E, class Engine>
 [[nodiscard]] parameter_gradients<float> ring_backward(const backward_sequence<Q, K, V, O>& s,
                                                        const E& any_encoding, const mpi::context& ring,
                                                        const fused::execution& how, const Engine& engine) {
-  static_assert(
-      fused_problem::is_computed<K> && fused_problem::is_computed<V>,
-      "posenc: gradients are stored as float, Eigen::bfloat16 or Eigen::half, as their keys and values are");
+  static_assert(fused_backward::check_backward_storage<Q, K, V, O>());
   check_thread();
   const index_t ranks = ring.ranks(), rank = ring.rank();
   const attention_options& options = s.options;
@@ -159,7 +143,7 @@ template <class Q, class K, class V, class O, class E, class Engine>
   std::optional<divided_call> call;
   std::optional<travelling> chunk, sums;
   std::optional<rows_of_rank> queries;
-  parameter_sums learned;
+  parameter_gradients<double> learned;
   std::vector<float> d_q;
   const auto cells = [](index_t tokens, const source_shape& shape) {
     return static_cast<std::size_t>(tokens * shape.heads * shape.head_dim);
@@ -173,14 +157,11 @@ template <class Q, class K, class V, class O, class E, class Engine>
     const resolved_options whole =
         resolve(options, whole_shape(local, ring.queries().tokens(), ring.keys().tokens()));
     call.emplace(options, whole);
-    learned.head_scales_.assign(static_cast<std::size_t>(whole.heads), 0.0);
-    if (!whole.sinks.empty()) learned.sinks_.assign(static_cast<std::size_t>(whole.heads), 0.0);
+    fused_backward::reserve_sums(learned, whole.heads, !whole.sinks.empty());
     with_settled(any_encoding, options.context_length, [&](const auto& encoding) {
-      require(rotation_of_values(encoding) == nullptr,
-              "attention_backward: no gradient through values that rotate (rotates_values)");
+      fused_backward::check_values_stay(encoding);
       check_encoding_of(encoding, options, whole, fused_calls::types_of<Q, K, V, O>());
-      learned.names_ = parameter_list<float>::zeros_like(parameters_of_concrete(encoding));
-      learned.encoding_.assign(learned.names_.size(), 0.0);
+      learned.encoding = parameter_list<double>::zeros_like(parameters_of_concrete(encoding));
     });
     std::vector<std::size_t> bytes;
     for (index_t r = 0; r < ranks; ++r) {
@@ -228,8 +209,8 @@ template <class Q, class K, class V, class O, class E, class Engine>
                                             zeros(part_k, tokens, s.k.heads, s.k.head_dim),
                                             zeros(part_v, tokens, s.v.heads, s.v.head_dim),
                                             call->part(*queries, block, keys, group)};
-        learned.add(engine.backward(part, encoding,
-                                    {.executor = executor, .memory = how.memory ? how.memory : &scratch}));
+        const fused::execution here{.executor = executor, .memory = how.memory ? how.memory : &scratch};
+        add_learned(engine.backward(part, encoding, here), learned);
         add_rows(part.d_q, d_q.data() + first * s.q.heads * s.q.head_dim);
         add_rows(part.d_k, to_k.data()), add_rows(part.d_v, to_v.data());
       }
@@ -253,12 +234,17 @@ template <class Q, class K, class V, class O, class E, class Engine>
     }
     if (ranks > 1) sums->finish();
   });
-  if (!whole.sinks.empty()) add_sink_gradients(s, whole, *queries, learned.sinks_);
+  if (!whole.sinks.empty()) add_sink_gradients(s, whole, *queries, learned.sinks);
   agree(ring, facts, own);
   narrow(d_q.data(), s.d_q);
   const float* const from = reinterpret_cast<const float*>(sums->here());
   narrow(from, s.d_k), narrow(from + cells(s.k.tokens, k_wire.shape), s.d_v);
-  return learned.over(ring);
+  for (const std::span<double> sums_of_rank :
+       {learned.encoding.values(), std::span(learned.sinks), std::span(learned.head_scales)})
+    add_over_ranks(ring, sums_of_rank);
+  parameter_gradients<float> result;
+  fused_backward::narrow(learned, result);
+  return result;
 }
 
 }  // namespace detail::distributed

@@ -465,7 +465,7 @@ class backward_plan : public posenc::detail::fused_backward::backward_planned {
 struct fused_attention_backward {
   fused::execution how{};  ///< on which threads, in which memory
 
-  /// Fused::attention_backward of the same arguments.
+  /// What fused::attention_backward gives of the same arguments.
   template <class Q, class K, class V, class F, class D, class E>
   [[nodiscard]] auto operator()(const Q& q, const K& k, const V& v, const F& forward, const D& d_out,
                                 const E& encoding, const attention_options& options) const {
